@@ -10,10 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.codegen import cycles as cost
 from deploy.codegen import moves
 from deploy.codegen import operators as c
+from deploy.codegen.cycles import (
+    COMPUTED_PRODUCT,
+    COPIED,
+    INDEX,
+    LOOPED,
+    RARE,
+    ROUNDED_TANH,
+    SEEN,
+    TANH,
+    of_expression,
+    of_product,
+)
 from deploy.codegen.elementwise import elementwise, expression, literal, read
+from deploy.codegen.lowering.memory import Step, allocated
 from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
 from deploy.codegen.reductions import ALONG, TOTALS, Line, along, reduction
 from deploy.codegen.rounded import tanh
@@ -22,17 +34,6 @@ from deploy.codegen.windows import convolution, pool, window
 
 Floats = NDArray[np.float32]
 MOST_RUNS = 8  # a move of more separate pieces than this is written as a table of indices
-
-
-@dataclass
-class Step:
-    """Statements, with what they read and write: the names and sizes of blocks of memory."""
-
-    reads: set[str]
-    writes: dict[str, int]
-    lines: Callable[[], list[str]]
-    cycles: float  # estimated, on a Cortex-M4F
-    rounds: dict[str, int]  # written, too: words of rounded inputs of products, in a memory of their own
 
 
 @dataclass
@@ -78,11 +79,14 @@ class Writer:
             else:
                 self._write(nodes[0])
             del nodes[: max(1, len(group))]
-        memory, quantised = (self._allocate(lambda step: step.writes), self._allocate(lambda step: step.rounds))
+        ends = {self.root(name)[0] for name in self.graph.outputs}
+        where, memory = allocated(self.steps, [step.writes for step in self.steps], ends)
+        rounded, quantised = allocated(self.steps, [step.rounds for step in self.steps], ends)
+        self.where = where | rounded
         lines = [line for step in self.steps for line in step.lines()]
         places = {name: self.place(name) for name in self.graph.outputs}
         moved = sum(self.value(name).size for name in (*self.graph.inputs, *self.graph.outputs))  # checked, stored
-        cycles = sum(step.cycles for step in self.steps) + cost.COPIED * moved
+        cycles = sum(step.cycles for step in self.steps) + COPIED * moved
         return Program(lines, self.constants, memory, self.patch, self.pixel, quantised, places, cycles)
 
     def _write(self, node: Node) -> None:
@@ -202,10 +206,10 @@ class Writer:
 
         size = self.value(group[0].outputs[0]).size
         texts = [["a"] * len(read(node)) for node in group]
-        each = cost.LOOPED + 4.0 * len(stored)
+        each = LOOPED + 4.0 * len(stored)
         for node, names in zip(group, texts, strict=True):
-            each += cost.of_expression(expression(node, names, self.values(node), self.value(node.outputs[0])))
-        each = cost.TANH if len(group) == 1 and group[0].operator == "Tanh" else each
+            each += of_expression(expression(node, names, self.values(node), self.value(node.outputs[0])))
+        each = TANH if len(group) == 1 and group[0].operator == "Tanh" else each
         self.add(reads, {name: self.value(name).size for name in stored}, lines, size * each)
 
     def _element(self, name: str, result: Value) -> str:
@@ -255,7 +259,7 @@ class Writer:
                 copies.append(f"for (int i = 0; i < {count}; ++i) {to}[{at + start} + i] = {value};")
             return copies
 
-        self.add(sources, {name: len(indices)}, lines, cost.COPIED * len(indices))
+        self.add(sources, {name: len(indices)}, lines, COPIED * len(indices))
 
     def _indexed(self, indices: NDArray[np.int64], sources: list[str], fill: str) -> str:
         """Element i of a move that a table describes; the last number of its type stands for the fill."""
@@ -275,7 +279,7 @@ class Writer:
             [data.name, index.name],
             {result.name: result.size},
             lambda: write(*(self.pointer(value.name) for value in (data, index, result))),
-            (cost.COPIED + cost.INDEX) * result.size,
+            (COPIED + INDEX) * result.size,
         )
 
     def _dense(self, node: Node) -> None:
@@ -295,19 +299,19 @@ class Writer:
                 return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
             pixels = result.size // outputs
-            each = cost.of_product(form.name, room, inputs, bool(rounds)) + cost.SEEN * inputs + cost.COPIED * outputs
+            each = of_product(form.name, room, inputs, bool(rounds)) + SEEN * inputs + COPIED * outputs
             self.add([source.name], {result.name: result.size}, lines, pixels * each, rounds)
             return
         rows = source.size // inputs
 
         def products() -> list[str]:
-            x, y = self.pointer(source.name), self.pointer(result.name)
+            x, y = self.pointer(source.name), self.pointer(result.name)  # x is in no statement after a rounding tanh
             if rows == 1:
                 return [self.product(node, y, x)]
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        cycles = rows * cost.of_product(form.name, room, inputs, bool(rounds))
+        cycles = rows * of_product(form.name, room, inputs, bool(rounds))
         self.add([source.name], {result.name: (rows - 1) * outputs + room}, products, cycles, rounds)
 
     def _rounded_tanh(self, node: Node) -> None:
@@ -316,10 +320,10 @@ class Writer:
 
         def lines() -> list[str]:
             table = self.constant(tanh.table(), "uint32_t")
-            to, x, shift = f"quantised + {self.where[result.name]}", self.pointer(source.name), node.attributes[tanh.SHIFT]
-            return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {shift});"]
+            to, x = f"quantised + {self.where[result.name]}", self.pointer(source.name)
+            return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {node.attributes[tanh.SHIFT]});"]
 
-        self.add([source.name], {}, lines, cost.ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
+        self.add([source.name], {}, lines, ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
 
     def _multiply(self, node: Node) -> None:
         left, right = (self.value(name) for name in node.inputs[:2])
@@ -330,7 +334,7 @@ class Writer:
             x, y, z = (self.pointer(value.name) for value in (left, right, result))
             return c.multiplication(node, (x, y, z), left.shape, right.shape)
 
-        cycles = cost.COMPUTED_PRODUCT * result.size * left.shape[-1] + cost.COPIED * result.size
+        cycles = COMPUTED_PRODUCT * result.size * left.shape[-1] + COPIED * result.size
         self.add([left.name, right.name], {result.name: result.size}, lines, cycles)
 
     def _pool(self, node: Node) -> None:
@@ -342,7 +346,7 @@ class Writer:
         def lines() -> list[str]:
             return pool(node, view, self.pointer(source.name), self.pointer(result.name))
 
-        self.add([source.name], {result.name: result.size}, lines, cost.SEEN * result.size * math.prod(view.kernel))
+        self.add([source.name], {result.name: result.size}, lines, SEEN * result.size * math.prod(view.kernel))
 
     def _reduce(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
@@ -358,8 +362,8 @@ class Writer:
         def lines() -> list[str]:
             return reduction(node, self.pointer(source.name), self.pointer(result.name), line)
 
-        body = cost.of_expression(" ".join(TOTALS[node.operator])) + cost.LOOPED
-        self.add([source.name], {result.name: result.size}, lines, body * source.size + cost.LOOPED * result.size)
+        body = of_expression(" ".join(TOTALS[node.operator])) + LOOPED
+        self.add([source.name], {result.name: result.size}, lines, body * source.size + LOOPED * result.size)
 
     def _along(self, node: Node) -> None:
         source = self.value(node.inputs[0])
@@ -375,29 +379,6 @@ class Writer:
         def lines() -> list[str]:
             return along(node, line, self.pointer(source.name), [self.pointer(name) for name in names], made.size)
 
-        each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": cost.COPIED * made.size}.get(node.operator, cost.RARE)
-        cycles = (2.0 * cost.LOOPED + each) * source.size
+        each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": COPIED * made.size}.get(node.operator, RARE)
+        cycles = (2.0 * LOOPED + each) * source.size
         self.add([source.name], dict.fromkeys(names, made.size), lines, cycles)
-
-    def _allocate(self, written: Callable[[Step], dict[str, int]]) -> int:
-        """Give every block a place where nothing else lives at that time; returns the size of the memory."""
-        last: dict[str, int] = {}
-        for index, step in enumerate(self.steps):
-            for name in step.reads | step.writes.keys() | step.rounds.keys():
-                last[name] = index
-        for name in self.graph.outputs:
-            last[self.root(name)[0]] = len(self.steps)
-        living: list[tuple[int, int, int]] = []  # start, stop, last step
-        most = 0
-        for index, step in enumerate(self.steps):
-            living = [block for block in living if block[2] >= index]
-            for name, size in written(step).items():
-                start = 0
-                for begin, stop, _ in sorted(living):
-                    if start + size <= begin:
-                        break
-                    start = max(start, stop)
-                self.where[name] = start
-                living.append((start, start + size, last[name]))
-                most = max(most, start + size)
-        return most

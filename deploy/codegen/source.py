@@ -306,9 +306,7 @@ class Source:
             ),
             memory=max(1, program.memory),
             convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
-            quantised=f"static uint32_t quantised[{program.quantised}];\n"
-            if program.quantised
-            else "",
+            quantised=f"static uint32_t quantised[{program.quantised}];\n" if program.quantised else "",
             statements=_indent(program.lines),
             check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),
             broken=" || ".join(self._finite_inputs()) or "false",

@@ -15,7 +15,8 @@ MOST = 127  # of a weight
 
 def scale_of(weight: Floats) -> Floats:
     """The step of each row of W (out, in)."""
-    return (np.abs(weight).max(axis=1).clip(1e-30) / MOST).astype(np.float32)
+    scale: Floats = (np.abs(weight).max(axis=1).clip(1e-30) / MOST).astype(np.float32)
+    return scale
 
 
 def bytes_of(weight: Floats) -> NDArray[np.int8]:

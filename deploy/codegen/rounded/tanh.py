@@ -44,7 +44,8 @@ def whole(x: NDArray[Any], shift: int) -> NDArray[np.int64]:
     word = table()[(at >> FRACTION) + LIMIT * LINES].astype(np.int64)
     value, slope = (half.astype(np.uint16).astype(np.int16).astype(np.int64) for half in (word >> 16, word & 0xFFFF))
     fine = slope * (at & (1 << FRACTION) - 1) - (value << 15)
-    return fine + (1 << shift + 15) >> shift + 16
+    made: NDArray[np.int64] = fine + (1 << shift + 15) >> shift + 16
+    return made
 
 
 def rounded(x: NDArray[Any], shift: int) -> NDArray[np.float32]:
