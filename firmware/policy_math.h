@@ -397,12 +397,12 @@ static POLICY_NOINLINE void policy_tanh_rounded(uint32_t *rounded, const float *
 }
 
 #if defined(POLICY_DSP)
-/* Four inputs of 16 bits times two outputs, times four. */
-#define POLICY_TWO_LONG(a, b) \
+/* Four inputs, in r2 and r3, times two outputs, times two: each byte of a word is taken out of it. */
+#define POLICY_TWO_BYTES(a, b) \
     "ldmia %[w]!, {r4, r5}\n\tsxtb16 r6, r4\n\tsxtb16 r8, r5\n\tsmlad %[" a "], r6, r2, %[" a "]\n\t" \
     "smlad %[" b "], r8, r2, %[" b "]\n\tsxtb16 r4, r4, ror #8\n\tsxtb16 r5, r5, ror #8\n\t" \
     "smlad %[" a "], r4, r3, %[" a "]\n\tsmlad %[" b "], r5, r3, %[" b "]\n\t"
-#define POLICY_SIXTEEN_LONG "ldmia %[x]!, {r2, r3}\n\t" POLICY_TWO_LONG("a", "b") POLICY_TWO_LONG("c", "d")
+#define POLICY_FOUR_BYTES "ldmia %[x]!, {r2, r3}\n\t" POLICY_TWO_BYTES("a", "b") POLICY_TWO_BYTES("c", "d")
 #define POLICY_RUN_SUMS(text, times) \
     if ((turns = (times)) != 0) \
     __asm__ volatile( \
@@ -447,8 +447,8 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
         w += 8;
 #if defined(POLICY_DSP)
         int turns;
-        POLICY_RUN_SUMS(POLICY_SIXTEEN_LONG POLICY_SIXTEEN_LONG POLICY_SIXTEEN_LONG POLICY_SIXTEEN_LONG, groups >> 2);
-        POLICY_RUN_SUMS(POLICY_SIXTEEN_LONG, groups & 3);
+        POLICY_RUN_SUMS(POLICY_FOUR_BYTES POLICY_FOUR_BYTES, groups >> 1);
+        POLICY_RUN_SUMS(POLICY_FOUR_BYTES, groups & 1);
 #else
         for (int group = 0; group < groups; ++group, w += 4, from += 2) {
             a = policy_multiply(policy_odd(w[0]), from[1], policy_multiply(policy_even(w[0]), from[0], a));
@@ -469,7 +469,6 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
 #define POLICY_EIGHT \
     "ldmia r1!, {r2, r3}\n\t" POLICY_TWO("r4", "r5") POLICY_TWO("r6", "r7") POLICY_TWO("r8", "r9") \
         POLICY_TWO("r10", "r11")
-#define POLICY_TIMES8(text) text text text text text text text text
 #define POLICY_UNTIL(end, text) \
     "vmov r2, " end "\n\tcmp r1, r2\n\tbeq 3f\n2:\n\t" text "vmov r2, " end "\n\tcmp r1, r2\n\tbne 2b\n3:\n\t"
 #endif
@@ -483,15 +482,15 @@ static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const
     const uint32_t *end = rounded + 2 * ((inputs + 3) >> 2);
 #if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
     /* All registers but the stack's. s0-s7: biases, then results, s8-s15: factors, s16-s23: sums, s24: scale, s25: y,
-     * s26: the inputs, s27: the end of those that come eight times four at a time, s28: of all, s29: blocks. */
-    const uint32_t *whole = rounded + (inputs >> 5 << 4);
+     * s26: the inputs, s27: the end of those that come four times four at a time, s28: of all, s29: blocks. */
+    const uint32_t *whole = rounded + (inputs >> 4 << 3);
     __asm__ volatile(
         "push {r4-r11, lr}\n\tvmov.f32 s24, %[scale]\n\tvmov s25, %[y]\n\tvmov s26, %[x]\n\tvmov s27, %[whole]\n\t"
         "vmov s28, %[end]\n\tvmov s29, %[blocks]\n\tmov r0, %[w]\n"
         "1:\n\tvldmia r0!, {s0-s15}\n\tvmov r1, s26\n\t"
         "mov r4, #0\n\tmov r5, #0\n\tmov r6, #0\n\tmov r7, #0\n\t"
         "mov r8, #0\n\tmov r9, #0\n\tmov r10, #0\n\tmov r11, #0\n\t"
-        POLICY_UNTIL("s27", POLICY_TIMES8(POLICY_EIGHT)) POLICY_UNTIL("s28", POLICY_EIGHT)
+        POLICY_UNTIL("s27", POLICY_EIGHT POLICY_EIGHT POLICY_EIGHT POLICY_EIGHT) POLICY_UNTIL("s28", POLICY_EIGHT)
         "vmov s16, r4\n\tvmov s17, r5\n\tvmov s18, r6\n\tvmov s19, r7\n\t"
         "vmov s20, r8\n\tvmov s21, r9\n\tvmov s22, r10\n\tvmov s23, r11\n\t"
         "vcvt.f32.s32 s16, s16\n\tvcvt.f32.s32 s17, s17\n\tvcvt.f32.s32 s18, s18\n\tvcvt.f32.s32 s19, s19\n\t"

@@ -290,6 +290,8 @@ class Writer:
         form = self.format.of(node)
         room = -(-outputs // form.width) * form.width if form.width else padded(outputs)  # it writes whole blocks
         rounds = {self.rounded(node): words(inputs)} if form.rounds(node) else {}
+        # What is not finite would not be seen in the result.
+        limited = any(after.operator == tanh.TANH and after.inputs[0] == result.name for after in self.graph.nodes)
         if node.operator == "Conv":
             view = window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
             self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, room)
@@ -307,7 +309,8 @@ class Writer:
         def products() -> list[str]:
             x, y = self.pointer(source.name), self.pointer(result.name)  # x is in no statement after a rounding tanh
             if rows == 1:
-                return [self.product(node, y, x)]
+                made = self.product(node, y, x)
+                return [f"if (policy_broken({x}, {inputs})) return false;", made] if rounds and limited else [made]
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 

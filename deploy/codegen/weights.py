@@ -184,6 +184,6 @@ FORMATS = {
     "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
     "int8": Format("int8", "uint32_t", f"policy_dense_int8{_ROUNDED}", pack_bytes, as_bytes, 1e-3, width=4),
     "w8a8": Format(
-        "w8a8", "uint32_t", f"policy_dense_w8a8{_ROUNDED}", pack_halves_of_bytes, as_bytes_both, 1e-2, planned, 8
+        "w8a8", "uint32_t", f"policy_dense_w8a8{_ROUNDED}", pack_halves_of_bytes, as_bytes_both, 3e-3, planned, 8
     ),
 }

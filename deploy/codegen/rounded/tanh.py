@@ -38,7 +38,8 @@ def table() -> NDArray[np.uint32]:
 
 def whole(x: NDArray[Any], shift: int) -> NDArray[np.int64]:
     """LARGEST / 2^shift times tanh(x), in the steps of `policy_tanh_rounded`."""
-    scaled = np.asarray(x, np.float32) * np.float32(2.0 ** (FRACTION + 4))
+    with np.errstate(over="ignore"):
+        scaled = np.asarray(x, np.float32) * np.float32(2.0 ** (FRACTION + 4))
     most = LIMIT * LINES << FRACTION
     at = np.nan_to_num(np.trunc(scaled).clip(-most, most - 1), nan=0.0).astype(np.int64)
     word = table()[(at >> FRACTION) + LIMIT * LINES].astype(np.int64)
