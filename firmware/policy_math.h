@@ -351,28 +351,30 @@ static POLICY_NOINLINE float policy_rounded(uint32_t *rounded, const float *x, i
     return most / limit;
 }
 
-/* 127 * 2^23 tanh(x), or a little less than 2e-4 * 127 * 2^23 off, and a * b + c * d is one instruction: `table` has per
- * sixteenth of x in [-8, 8) a word, the slope in the lower half, minus the value in the upper. `round` is added. */
-static POLICY_INLINE int32_t policy_tanh_whole(float x, const uint32_t *table, int32_t round) {
+/* 127 * 2^23 tanh(x): straight lines, at most 2.5e-4 from tanh. `table` has a word per sixteenth of x in
+ * [-8, 8): the slope in the lower half, minus the value in the upper, so that slope * at + value is one instruction. */
+static POLICY_INLINE int32_t policy_tanh_whole(float x, const uint32_t *table) {
     const float scaled = x * 65536.0f;
     const int32_t at = scaled >= 524287.0f    ? 524287
                        : scaled <= -524288.0f ? -524288
                        : scaled == scaled     ? (int32_t)scaled
                                               : 0;
-    return policy_multiply(table[128 + (at >> 12)], 0x80000000u | (at & 0xfff), round);
+    return policy_multiply(table[128 + (at >> 12)], 0x80000000u | (at & 0xfff), 0);
 }
 
 #if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
-/* One of them; `r` has x times 2^16, and where that was too large for an int32, it was saturated. */
+/* One of them, times `factor` and rounded. `r` has 2^16 x, saturated where that was too large for an int32; NaN became
+ * 0. */
 #define POLICY_TANH_ONE(r) \
     "ssat " r ", #20, " r "\n\tasr r6, " r ", #12\n\tldr r6, [%[table], r6, lsl #2]\n\tbfi %[at], " r ", #0, #12\n\t" \
-    "smlad " r ", r6, %[at], %[round]\n\tasr " r ", " r ", %[shift]\n\t"
+    "smuad " r ", r6, %[at]\n\tsmmla " r ", " r ", %[factor], %[half]\n\t"
 #endif
 
-/* 16256 / 2^shift tanh(x) of 4 `quads` numbers as whole numbers in the order of policy_rounded. */
+/* tanh(x) of 4 `quads` numbers as whole numbers in the order of policy_rounded; factor: 2^32 / 16256 times what stands
+ * for 1. */
 static POLICY_NOINLINE void policy_tanh_rounded(uint32_t *rounded, const float *x, int quads, const uint32_t *table,
-                                                int shift) {
-    const int32_t round = (int32_t)1 << (15 + shift);
+                                                int32_t factor) {
+    const int32_t half = 1 << 15;
 #if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
     uint32_t at = 0x80000000u;
     table += 128;
@@ -384,12 +386,13 @@ static POLICY_NOINLINE void policy_tanh_rounded(uint32_t *rounded, const float *
         "pkhtb r4, r4, r2, asr #16\n\tpkhtb r5, r5, r3, asr #16\n\t"
         "strd r4, r5, [%[y]], #8\n\tsubs %[quads], %[quads], #1\n\tbne 1b"
         : [x] "+r"(x), [y] "+r"(rounded), [quads] "+r"(quads), [at] "+r"(at)
-        : [table] "r"(table), [round] "r"(round), [shift] "r"(shift)
+        : [table] "r"(table), [factor] "r"(factor), [half] "r"(half)
         : "cc", "memory", "r2", "r3", "r4", "r5", "r6", "s0", "s1", "s2", "s3");
 #else
     for (int quad = 0; quad < quads; ++quad, x += 4) {
         uint32_t y[4];
-        for (int k = 0; k < 4; ++k) y[k] = (uint32_t)(policy_tanh_whole(x[k], table, round) >> shift);
+        for (int k = 0; k < 4; ++k)
+            y[k] = (uint32_t)((int32_t)((int64_t)policy_tanh_whole(x[k], table) * factor >> 32) + half);
         *rounded++ = y[0] >> 16 | (y[2] & 0xffff0000u);
         *rounded++ = y[1] >> 16 | (y[3] & 0xffff0000u);
     }
@@ -436,8 +439,8 @@ static POLICY_INLINE void policy_outputs(float *y, const void *bias, const void 
 #endif
 }
 
-/* y = W x + b with weights as int8 and a scale per output, and rounded inputs with theirs. Per four outputs w holds their
- * biases, their scales, then per four inputs a word for each output. Sums are exact. */
+/* y = W x + b with weights as int8 and a scale per output, and rounded inputs with theirs. Per four outputs w holds
+ * their biases, their scales, then per four inputs a word for each output. Sums are exact. */
 static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
                                               int quads, float scale) {
     const int groups = (inputs + 3) >> 2;
@@ -473,10 +476,10 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
     "vmov r2, " end "\n\tcmp r1, r2\n\tbeq 3f\n2:\n\t" text "vmov r2, " end "\n\tcmp r1, r2\n\tbne 2b\n3:\n\t"
 #endif
 
-/* The same where three instructions make four products: a word is two halves of 16 bits, of which the upper bytes are the
- * weights of inputs 1 and 3, and eight bits further left again, 0 and 2. What stands below a weight adds less than a
- * step to it, and the weight was rounded knowing that. Per eight outputs w holds their biases, their scales, then per
- * four inputs a word for each output. Inputs are small enough for sums of 32 bits. */
+/* The same where three instructions make four products: a word is two halves, whose upper bytes are the weights of
+ * inputs 1 and 3, and after a shift by eight bits those of 0 and 2. The byte below a weight adds a part of a step to
+ * it, and the weight was rounded knowing that. Per eight outputs w holds their biases, their scales / 256, then per
+ * four inputs a word for each output. Inputs are small enough for sums of 32 bits, which are exact. */
 static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
                                               int blocks, float scale) {
     const uint32_t *end = rounded + 2 * ((inputs + 3) >> 2);

@@ -83,7 +83,7 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
     if node.operator == "Pad":
         return [_padded(node, [feeds[name] if name else None for name in node.inputs])]
     if node.operator == tanh.TANH:
-        return [tanh.rounded(feeds[node.inputs[0]], node.attributes[tanh.SHIFT])]
+        return [tanh.rounded(feeds[node.inputs[0]], node.attributes[tanh.ONE])]
     anything = TensorProto.UNDEFINED
     named = [helper.make_tensor_value_info(name, anything, None) for name in dict.fromkeys(node.inputs) if name]
     results = [helper.make_tensor_value_info(name, anything, None) for name in node.outputs]

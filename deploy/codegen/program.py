@@ -324,7 +324,7 @@ class Writer:
         def lines() -> list[str]:
             table = self.constant(tanh.table(), "uint32_t")
             to, x = f"quantised + {self.where[result.name]}", self.pointer(source.name)
-            return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {node.attributes[tanh.SHIFT]});"]
+            return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {tanh.factor(node.attributes[tanh.ONE])});"]
 
         self.add([source.name], {}, lines, ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
 

@@ -18,7 +18,7 @@ from deploy.codegen.operators import DENSE
 from deploy.codegen.rounded import halves
 from deploy.codegen.rounded.halves import MOST, scale_of
 from deploy.codegen.rounded.plan import LIMIT, planned
-from deploy.codegen.rounded.tanh import LARGEST, SHIFT
+from deploy.codegen.rounded.tanh import ONE
 
 Floats = NDArray[np.float32]
 MOST_INPUT, MOST_SUM = 2**15 - 1, 2**31 - 1  # of an int16, an int32
@@ -126,7 +126,7 @@ def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
     if LIMIT not in node.attributes or index > 1:
         return as_bytes(node, index, value)
     if index == 0:
-        if SHIFT in node.attributes:  # a tanh did it
+        if ONE in node.attributes:  # a tanh did it
             return value
         most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(node.attributes[LIMIT])
         rounded: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
@@ -168,12 +168,12 @@ class Format:
 
     def rounds(self, node: Node) -> bool:
         """Whether the inputs of this node are rounded for it, which needs room for them."""
-        return self.width > 0 and SHIFT not in node.attributes
+        return self.width > 0 and ONE not in node.attributes
 
     def scale(self, node: Node, inputs: int) -> str:
         """The C expression of the rounded inputs' scale, which rounds them unless a tanh did."""
         if not self.rounds(node):
-            return f"{2 ** node.attributes.get(SHIFT, 0)}.0f / {LARGEST}.0f"
+            return f"1.0f / {node.attributes[ONE]}.0f"
         return f"policy_rounded({{rounded}}, {{x}}, {inputs}, {node.attributes.get(LIMIT, whole_limit(inputs))}.0f)"
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from deploy.codegen.onnx_graph import Graph, Node, Value
 from deploy.codegen.operators import DENSE, layer, matrix
 from deploy.codegen.rounded.halves import MOST, limit
-from deploy.codegen.rounded.tanh import SHIFT, TANH, shift_for
+from deploy.codegen.rounded.tanh import LARGEST, ONE, TANH
 
 LIMIT = "limit"  # the attribute of such a product: the largest of its inputs as whole numbers
 
 
 def planned(graph: Graph) -> Graph:
-    """The same graph. Products have limits, if inputs keep 8 bits or more; after a tanh that rounds, its shift, too."""
+    """The same graph. Products have limits, if inputs keep 8 bits or more; those after a tanh that rounds, what is 1."""
     users: dict[str, list[Node]] = {}
     more: dict[str, dict[str, Any]] = {}  # attributes, by what a node writes
     for node in graph.nodes:
@@ -32,8 +32,8 @@ def planned(graph: Graph) -> Graph:
         after = users.get(made, [])
         seen_once = len(users[source]) == 1 and source not in graph.outputs
         if seen_once and all(one.outputs[0] in more and _reads_row(one, graph.values[made]) for one in after):
-            shift = {SHIFT: shift_for(min(more[one.outputs[0]][LIMIT] for one in after))}
-            more |= {one.outputs[0]: more[one.outputs[0]] | shift for one in after} | {made: shift}
+            largest = {ONE: min(LARGEST, *(more[one.outputs[0]][LIMIT] for one in after))}
+            more |= {one.outputs[0]: more[one.outputs[0]] | largest for one in after} | {made: largest}
     return replace(graph, nodes=tuple(_marked(node, more) for node in graph.nodes))
 
 

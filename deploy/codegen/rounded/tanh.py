@@ -12,17 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 TANH = "RoundedTanh"  # the operator
-SHIFT = "shift"  # its attribute, and that of a product after it
-LARGEST = 127 * 2**7  # LARGEST / 2^shift stands for 1
+ONE = "one"  # its attribute, and that of a product after it: the whole number that stands for 1
+LARGEST = 8127  # of those
 LIMIT, LINES = 8, 16  # |x| in the table; lines per unit of x
 FRACTION = 12  # bits between two points
 WORST = 2.5e-4
 _VALUE = 127 * 2**8  # what stands for 1 in the table
-
-
-def shift_for(limit: int) -> int:
-    """Of whole numbers that are at most `limit`, which is 127 or more."""
-    return next(shift for shift in range(8) if LARGEST >> shift <= limit)
 
 
 @cache
@@ -36,8 +31,13 @@ def table() -> NDArray[np.uint32]:
     return ((-points[:-1] & 0xFFFF) << 16 | slope & 0xFFFF).astype(np.uint32)
 
 
-def whole(x: NDArray[Any], shift: int) -> NDArray[np.int64]:
-    """LARGEST / 2^shift times tanh(x), in the steps of `policy_tanh_rounded`."""
+def factor(one: int) -> int:
+    """By which `policy_tanh_rounded` multiplies, so that `one` stands for 1."""
+    return one * 2**32 // (_VALUE // 2)
+
+
+def whole(x: NDArray[Any], one: int) -> NDArray[np.int64]:
+    """`one` times tanh(x), in the steps of `policy_tanh_rounded`."""
     with np.errstate(over="ignore"):
         scaled = np.asarray(x, np.float32) * np.float32(2.0 ** (FRACTION + 4))
     most = LIMIT * LINES << FRACTION
@@ -45,10 +45,10 @@ def whole(x: NDArray[Any], shift: int) -> NDArray[np.int64]:
     word = table()[(at >> FRACTION) + LIMIT * LINES].astype(np.int64)
     value, slope = (half.astype(np.uint16).astype(np.int16).astype(np.int64) for half in (word >> 16, word & 0xFFFF))
     fine = slope * (at & (1 << FRACTION) - 1) - (value << 15)
-    made: NDArray[np.int64] = fine + (1 << shift + 15) >> shift + 16
+    made: NDArray[np.int64] = (fine * factor(one) >> 32) + (1 << 15) >> 16
     return made
 
 
-def rounded(x: NDArray[Any], shift: int) -> NDArray[np.float32]:
+def rounded(x: NDArray[Any], one: int) -> NDArray[np.float32]:
     """What the product sees: those whole numbers times the scale."""
-    return whole(x, shift).astype(np.float32) * (np.float32(2.0**shift) / np.float32(LARGEST))
+    return whole(x, one).astype(np.float32) * (np.float32(1.0) / np.float32(one))

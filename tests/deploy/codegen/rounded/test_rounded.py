@@ -20,11 +20,12 @@ from tests.deploy.codegen.native import Native
 
 F = np.float32
 R = np.random.default_rng(0)
+ONES = (127, 300, 961, 4096, tanh.LARGEST)
 MATH = """
 #include "policy_math.h"
-void run(const float *x, uint32_t *y, int quads, const uint32_t *table, int shift);
-void run(const float *x, uint32_t *y, int quads, const uint32_t *table, int shift) {
-    policy_tanh_rounded(y, x, quads, table, shift);
+void run(const float *x, uint32_t *y, int quads, const uint32_t *table, int32_t factor);
+void run(const float *x, uint32_t *y, int quads, const uint32_t *table, int32_t factor) {
+    policy_tanh_rounded(y, x, quads, table, factor);
 }
 """
 X = np.concatenate([np.linspace(-9, 9, 100_001), np.geomspace(1e-30, 3e38, 1001), [0.0, np.inf, np.nan]]).astype(F)
@@ -77,24 +78,23 @@ def test_the_table_of_tanh_in_c_is_that_in_python(tmp_path, flags):
     library = ctypes.CDLL(str(toolchain.host_library(tmp_path, flags=[f"-I{FIRMWARE}", *flags])))
     x = np.concatenate([X, -X])
     x = np.ascontiguousarray(np.pad(x, (0, -len(x) % 4)))
-    for shift in range(8):
+    for one in ONES:
         made = np.zeros(len(x) // 2, np.uint32)
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x, made, tanh.table())]
-        library.run(*pointers[:2], len(x) // 4, pointers[2], shift)
+        library.run(*pointers[:2], len(x) // 4, pointers[2], tanh.factor(one))
         ordered = made.view("<i2").reshape(-1, 4)[:, [0, 2, 1, 3]].ravel()
-        np.testing.assert_array_equal(ordered, tanh.whole(x, shift))
+        np.testing.assert_array_equal(ordered, tanh.whole(x, one))
 
 
-@pytest.mark.parametrize("shift", range(8))
-def test_it_is_near_tanh_and_never_jumps(shift):
+@pytest.mark.parametrize("one", ONES)
+def test_it_is_near_tanh_and_never_jumps(one):
     x = X[np.isfinite(X)]
-    whole, one = tanh.whole(x, shift), tanh.LARGEST / 2**shift
+    whole = tanh.whole(x, one)
     assert np.abs(whole / one - np.tanh(x.astype(float))).max() <= tanh.WORST + 0.51 / one
-    assert np.abs(tanh.whole(-x, shift) + whole).max() <= 1
-    line = np.diff(tanh.whole(np.linspace(-9, 9, 200_001), shift))
+    assert np.abs(tanh.whole(-x, one) + whole).max() <= 1
+    line = np.diff(tanh.whole(np.linspace(-9, 9, 200_001), one))
     assert line.min() >= 0 and line.max() <= 2
-    assert tanh.shift_for(tanh.LARGEST >> shift) == shift
-    np.testing.assert_array_equal(tanh.whole(F([np.inf, -np.inf, np.nan]), shift), [one, -one, 0])
+    np.testing.assert_array_equal(tanh.whole(F([np.inf, -np.inf, np.nan]), one), [one, -one, 0])
 
 
 def layers(path, *nodes, scale=1.0, outputs=None, sizes=(6, 9, 7, 3)):
@@ -130,15 +130,17 @@ def test_one_that_others_see_too_stays_a_number(tmp_path, node, outputs, left):
 
 
 def test_the_chosen_numbers_are_what_the_c_computes(tmp_path):
-    """All is rounded alike: what remains is the order of sums in float32."""
+    """All is rounded alike: what remains is float32, by which a number is rounded the other way now and then."""
     path = layers(tmp_path / "p.onnx", sizes=(22, 64, 61, 5))
     native = Native(path, weights="w8a8")
     form = FORMATS["w8a8"]
     graph = form.plan(onnx_graph.read(path.read_bytes(), SUPPORTED))
     assert sum(LIMIT in node.attributes for node in graph.nodes) == 3
+    apart = []
     for x in R.normal(size=(50, 22)).astype(F):
         want = onnx_graph.run(graph, {"x": x[None]}, form.stored)["y"][0]
-        np.testing.assert_allclose(native.step({"x": x})["y"], want, rtol=0.0, atol=2e-6 * np.abs(want).max())
+        apart.append(np.abs(native.step({"x": x})["y"] - want).max() / np.abs(want).max())
+    assert np.median(apart) < 1e-6 and max(apart) < 2e-4
 
 
 def test_what_becomes_infinite_inside_is_refused(tmp_path):
