@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from deploy.codegen.onnx_graph import Graph, GraphError, Node
 from deploy.codegen.operators import DENSE
 from deploy.codegen.rounded import halves
-from deploy.codegen.rounded.halves import MOST, scale_of
-from deploy.codegen.rounded.plan import LIMIT, planned
+from deploy.codegen.rounded.halves import MOST, MOST_INPUT, bytes_limit, scale_of
+from deploy.codegen.rounded.plan import FAST, LIMIT, planned
 from deploy.codegen.rounded.tanh import ONE
 
 Floats = NDArray[np.float32]
-MOST_INPUT, MOST_SUM = 2**15 - 1, 2**31 - 1  # of an int16, an int32
 
 
 def blocks(outputs: int) -> tuple[int, int]:
@@ -100,18 +99,13 @@ def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
         return value.astype(np.float16).astype(np.float32)
 
 
-def whole_limit(inputs: int) -> int:
-    """The largest whole number that an input may be, so that a sum of products with int8 fits 32 bits."""
-    return min(MOST_INPUT, MOST_SUM // (MOST * inputs))
-
-
 def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
     """What it becomes when weights are stored as int8. A convolution rounds finer: per patch, not per image."""
     if node.operator not in DENSE or index > 1:
         return value
     if index == 0:
         axes = None if node.operator == "Conv" else -1
-        limit = whole_limit(value.shape[-1]) if axes else MOST_INPUT
+        limit = bytes_limit(value.shape[-1]) if axes else MOST_INPUT
         step = np.abs(value).max(axis=axes, keepdims=True).clip(1e-30) / np.float32(limit)
         rounded: NDArray[Any] = np.rint(value / step) * step
         return rounded
@@ -122,12 +116,12 @@ def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
-    """What it becomes in products that are `planned`, in the same steps as in C. Others are as with `as_bytes`."""
-    if LIMIT not in node.attributes or index > 1:
+    """What it becomes as `planned`, in the same steps as in C. Products that are not fast are as with `as_bytes`."""
+    if index == 0 and ONE in node.attributes:  # a tanh did it
+        return value
+    if not node.attributes.get(FAST) or index > 1:
         return as_bytes(node, index, value)
     if index == 0:
-        if ONE in node.attributes:  # a tanh did it
-            return value
         most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(node.attributes[LIMIT])
         rounded: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
         return rounded
@@ -164,7 +158,7 @@ class Format:
 
     def of(self, node: Node) -> Format:
         """The format of this node's weights."""
-        return FORMATS["int8"] if self.name == "w8a8" and LIMIT not in node.attributes else self
+        return FORMATS["int8"] if self.name == "w8a8" and not node.attributes.get(FAST) else self
 
     def rounds(self, node: Node) -> bool:
         """Whether the inputs of this node are rounded for it, which needs room for them."""
@@ -174,7 +168,7 @@ class Format:
         """The C expression of the rounded inputs' scale, which rounds them unless a tanh did."""
         if not self.rounds(node):
             return f"1.0f / {node.attributes[ONE]}.0f"
-        return f"policy_rounded({{rounded}}, {{x}}, {inputs}, {node.attributes.get(LIMIT, whole_limit(inputs))}.0f)"
+        return f"policy_rounded({{rounded}}, {{x}}, {inputs}, {node.attributes.get(LIMIT, bytes_limit(inputs))}.0f)"
 
 
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"

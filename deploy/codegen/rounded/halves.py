@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-MOST = 127  # of a weight
+MOST, MOST_INPUT, MOST_SUM = 127, 2**15 - 1, 2**31 - 1  # of a weight, an input, a sum
 
 
 def scale_of(weight: Floats) -> Floats:
@@ -42,4 +42,9 @@ def weights_of(made: NDArray[np.int8]) -> NDArray[np.int64]:
 def limit(weight: Floats) -> int:
     """The largest whole number of 16 bits that inputs may be, so that sums fit 32 bits."""
     most = int(np.abs(weights_of(bytes_of(weight))).sum(axis=1).max())
-    return min(2**15 - 1, (2**31 - 1) // max(most, 1))
+    return min(MOST_INPUT, MOST_SUM // max(most, 1))
+
+
+def bytes_limit(inputs: int) -> int:
+    """The same where bytes are taken out of their words, whatever they are."""
+    return min(MOST_INPUT, MOST_SUM // (MOST * inputs))

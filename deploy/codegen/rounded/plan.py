@@ -8,23 +8,26 @@ from typing import Any
 
 from deploy.codegen.onnx_graph import Graph, Node, Value
 from deploy.codegen.operators import DENSE, layer, matrix
-from deploy.codegen.rounded.halves import MOST, limit
+from deploy.codegen.rounded.halves import MOST, bytes_limit, limit
 from deploy.codegen.rounded.tanh import LARGEST, ONE, TANH
 
-LIMIT = "limit"  # the attribute of such a product: the largest of its inputs as whole numbers
+# Attributes of products: the largest of their inputs as whole numbers; whether four of them take three instructions.
+LIMIT, FAST = "limit", "fast"
+FEW = 4  # outputs, of which a block of eight would be half empty: commands as a rule, and their inputs keep 16 bits
 
 
 def planned(graph: Graph) -> Graph:
-    """The same graph. Products have limits, if inputs keep 8 bits or more; those after a tanh that rounds, what is 1."""
+    """The same graph. Products have those attributes, and what stands for 1 if a tanh before them rounds."""
     users: dict[str, list[Node]] = {}
     more: dict[str, dict[str, Any]] = {}  # attributes, by what a node writes
     for node in graph.nodes:
         for name in node.inputs:
             users.setdefault(name, []).append(node)
         if _product(node, graph.values):
-            most = limit(matrix(node, [graph.values.get(name) for name in node.inputs])[0])
-            if most >= MOST:
-                more[node.outputs[0]] = {LIMIT: most}
+            weight = matrix(node, [graph.values.get(name) for name in node.inputs])[0]
+            most = limit(weight)
+            fast = most >= MOST and len(weight) > FEW  # with 8 bits at least
+            more[node.outputs[0]] = {LIMIT: most if fast else bytes_limit(weight.shape[1]), FAST: fast}
     for node in graph.nodes:
         source, made = (*node.inputs, "")[0], node.outputs[0]
         if node.operator != "Tanh" or source not in more or made in graph.outputs:
