@@ -215,7 +215,7 @@ class Source:
 
     def __init__(self, policy: PolicyFile, content: bytes, weights: str = "float32") -> None:
         """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits),
-        w8a8 (between hidden layers to 8 bits: faster).
+        w8a8 (to 8 bits or more: faster).
 
         The self-test of all but the first replays what the graph makes of the file's signals with such weights;
         `rounding` is how far that is from what the file says.

@@ -125,10 +125,8 @@ def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
         most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(node.attributes[LIMIT])
         rounded: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
         return rounded
-    turned, sign = (
-        not node.attributes.get("transB", 0),
-        np.float32(-1.0 if node.attributes.get("alpha", 1.0) < 0 else 1),
-    )
+    turned = not node.attributes.get("transB", 0)
+    sign = np.float32(-1.0 if node.attributes.get("alpha", 1.0) < 0.0 else 1.0)  # weights are rounded with it
     rows = sign * (value.T if turned else value)
     whole = halves.weights_of(halves.bytes_of(rows))[:, : rows.shape[1]]
     restored = sign * (whole * (scale_of(rows) / np.float32(256.0))[:, None]).astype(np.float32)
