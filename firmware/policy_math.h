@@ -11,6 +11,9 @@
 #if defined(__arm__) && defined(__ARM_FP) && defined(__thumb2__) && !defined(POLICY_PLAIN_C)
 #define POLICY_CORTEX_M4F 1
 #endif
+#if defined(__arm__) && defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && !defined(POLICY_PLAIN_C)
+#define POLICY_DSP 1 /* a Cortex-M33 may lack it */
+#endif
 
 #if defined(__GNUC__)
 #define POLICY_UNUSED __attribute__((unused))
@@ -289,7 +292,7 @@ static POLICY_NOINLINE void policy_dense_half(float *y, const uint32_t *w, const
 
 /* Bytes 0 and 2 of a word as two signed halves; bytes 1 and 3; the sum of two products of halves. */
 static POLICY_INLINE uint32_t policy_even(uint32_t w) {
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
     uint32_t y;
     __asm__("sxtb16 %0, %1" : "=r"(y) : "r"(w));
     return y;
@@ -299,7 +302,7 @@ static POLICY_INLINE uint32_t policy_even(uint32_t w) {
 }
 
 static POLICY_INLINE uint32_t policy_odd(uint32_t w) {
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
     uint32_t y;
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(y) : "r"(w));
     return y;
@@ -309,17 +312,13 @@ static POLICY_INLINE uint32_t policy_odd(uint32_t w) {
 }
 
 static POLICY_INLINE int32_t policy_multiply(uint32_t a, uint32_t b, int32_t sum) {
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
     int32_t y;
     __asm__("smlad %0, %1, %2, %3" : "=r"(y) : "r"(a), "r"(b), "r"(sum));
     return y;
 #else
     return sum + (int16_t)a * (int16_t)b + (int16_t)(a >> 16) * (int16_t)(b >> 16);
 #endif
-}
-
-static POLICY_INLINE int32_t policy_multiply4(uint32_t w, const uint32_t *x, int32_t sum) {
-    return policy_multiply(policy_odd(w), x[1], policy_multiply(policy_even(w), x[0], sum));
 }
 
 /* Two numbers below 2^15, rounded, in a word. */
@@ -339,59 +338,74 @@ static POLICY_INLINE float policy_most(const float *x, int inputs) {
     return most.number;
 }
 
-/* x as whole numbers times the result, two to a word, padded with zeros to a multiple of four. 16 bits each, or fewer
- * where the sum of `inputs` products with int8 could overflow. */
-static POLICY_INLINE float policy_quantise(uint32_t *quantised, const float *x, int inputs) {
-    const int32_t room = (int32_t)(0x7fffffff / 127) / inputs;
-    const float limit = (float)(room < 32767 ? room : 32767), most = policy_most(x, inputs);
-    const float inverse = limit / most;
-    quantised[((inputs + 3) >> 2 << 1) - 1] = 0u;
-    for (int i = 0; i < inputs >> 1; ++i) quantised[i] = policy_halves(x[2 * i] * inverse, x[2 * i + 1] * inverse);
-    if (inputs & 1) quantised[inputs >> 1] = policy_halves(x[inputs - 1] * inverse, 0.0f);
+/* x as whole numbers up to `limit`, below 2^15, times the result. Four are two words, x0 and x2, x1 and x3; padded with
+ * zeros. */
+static POLICY_NOINLINE float policy_rounded(uint32_t *rounded, const float *x, int inputs, float limit) {
+    const float most = policy_most(x, inputs), inverse = limit / most;
+    for (int i = 0; i < inputs; i += 4, rounded += 2) {
+        const float b = i + 1 < inputs ? x[i + 1] : 0.0f, c = i + 2 < inputs ? x[i + 2] : 0.0f;
+        const float d = i + 3 < inputs ? x[i + 3] : 0.0f;
+        rounded[0] = policy_halves(x[i] * inverse, c * inverse);
+        rounded[1] = policy_halves(b * inverse, d * inverse);
+    }
     return most / limit;
 }
 
-/* y = W x + b with weights as int8 and a scale per output. Per four outputs w holds their biases, their scales, then
- * per four inputs a word for each output, in the order 0, 2, 1, 3. The sums are exact. */
-static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
-                                              uint32_t *quantised) {
-    const float scale = policy_quantise(quantised, x, inputs);
-    for (int block = 0; block < quads; ++block) {
-        const uint32_t *head = w, *from = quantised;
-        int32_t a = 0, b = 0, c = 0, d = 0;
-        w += 8;
-#pragma GCC unroll 1
-        for (int group = (inputs + 3) >> 2; group; --group, w += 4, from += 2) {
-            a = policy_multiply4(w[0], from, a);
-            b = policy_multiply4(w[1], from, b);
-            c = policy_multiply4(w[2], from, c);
-            d = policy_multiply4(w[3], from, d);
-        }
-        const int32_t sum[4] = {a, b, c, d};
-        for (int k = 0; k < 4; ++k) {
-            const policy_word bias = {.bits = head[k]}, factor = {.bits = head[4 + k]};
-            *y++ = bias.number + factor.number * scale * (float)sum[k];
-        }
+/* 127 * 2^23 tanh(x): straight lines, at most 2.5e-4 from tanh. `table` has a word per sixteenth of x in
+ * [-8, 8): the slope in the lower half, minus the value in the upper, so that slope * at + value is one instruction. */
+static POLICY_INLINE int32_t policy_tanh_whole(float x, const uint32_t *table) {
+    const float scaled = x * 65536.0f;
+    const int32_t at = scaled >= 524287.0f    ? 524287
+                       : scaled <= -524288.0f ? -524288
+                       : scaled == scaled     ? (int32_t)scaled
+                                              : 0;
+    return policy_multiply(table[128 + (at >> 12)], 0x80000000u | (at & 0xfff), 0);
+}
+
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+/* One of them, times `factor` and rounded. `r` has 2^16 x, saturated where that was too large for an int32; NaN became
+ * 0. */
+#define POLICY_TANH_ONE(r) \
+    "ssat " r ", #20, " r "\n\tasr r6, " r ", #12\n\tldr r6, [%[table], r6, lsl #2]\n\tbfi %[at], " r ", #0, #12\n\t" \
+    "smuad " r ", r6, %[at]\n\tsmmla " r ", " r ", %[factor], %[half]\n\t"
+#endif
+
+/* tanh(x) of 4 `quads` numbers as whole numbers in the order of policy_rounded; factor: 2^32 / 16256 times what stands
+ * for 1. */
+static POLICY_NOINLINE void policy_tanh_rounded(uint32_t *rounded, const float *x, int quads, const uint32_t *table,
+                                                int32_t factor) {
+    const int32_t half = 1 << 15;
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+    uint32_t at = 0x80000000u;
+    table += 128;
+    __asm__ volatile(
+        "1:\n\tvldmia %[x]!, {s0-s3}\n\tvcvt.s32.f32 s0, s0, #16\n\tvcvt.s32.f32 s1, s1, #16\n\t"
+        "vcvt.s32.f32 s2, s2, #16\n\tvcvt.s32.f32 s3, s3, #16\n\t"
+        "vmov r2, s0\n\tvmov r3, s1\n\tvmov r4, s2\n\tvmov r5, s3\n\t"
+        POLICY_TANH_ONE("r2") POLICY_TANH_ONE("r3") POLICY_TANH_ONE("r4") POLICY_TANH_ONE("r5")
+        "pkhtb r4, r4, r2, asr #16\n\tpkhtb r5, r5, r3, asr #16\n\t"
+        "strd r4, r5, [%[y]], #8\n\tsubs %[quads], %[quads], #1\n\tbne 1b"
+        : [x] "+r"(x), [y] "+r"(rounded), [quads] "+r"(quads), [at] "+r"(at)
+        : [table] "r"(table), [factor] "r"(factor), [half] "r"(half)
+        : "cc", "memory", "r2", "r3", "r4", "r5", "r6", "s0", "s1", "s2", "s3");
+#else
+    for (int quad = 0; quad < quads; ++quad, x += 4) {
+        uint32_t y[4];
+        for (int k = 0; k < 4; ++k)
+            y[k] = (uint32_t)((int32_t)((int64_t)policy_tanh_whole(x[k], table) * factor >> 32) + half);
+        *rounded++ = y[0] >> 16 | (y[2] & 0xffff0000u);
+        *rounded++ = y[1] >> 16 | (y[3] & 0xffff0000u);
     }
+#endif
 }
 
-/* Inputs as int8, too, four in two words: x1 and x3; 256 x0 - x1 and 256 x2 - x3. */
-static POLICY_INLINE void policy_four(uint32_t *quantised, const float *x, float inverse) {
-    const policy_word a = {x[0] * inverse + POLICY_ROUND}, b = {x[1] * inverse + POLICY_ROUND};
-    const policy_word c = {x[2] * inverse + POLICY_ROUND}, d = {x[3] * inverse + POLICY_ROUND};
-    quantised[0] = (b.bits & 0xffffu) | d.bits << 16;
-    quantised[1] = (((a.bits << 8) - b.bits) & 0xffffu) | ((c.bits << 8) - d.bits) << 16;
-}
-
-#if defined(POLICY_CORTEX_M4F)
-/* Four inputs times four outputs. */
-#define POLICY_EACH4(text) text("a", "r4") text("b", "r5") text("c", "r6") text("d", "r8")
-#define POLICY_MULTIPLY_ODD(sum, word) "smlad %[" sum "], " word ", r2, %[" sum "]\n\t"
-#define POLICY_MULTIPLY_EVEN(sum, word) "sxtb16 " word ", " word "\n\tsmlad %[" sum "], " word ", r3, %[" sum "]\n\t"
-#define POLICY_SIXTEEN \
-    "ldmia %[x]!, {r2, r3}\n\tldmia %[w]!, {r4, r5, r6, r8}\n\t" POLICY_EACH4(POLICY_MULTIPLY_ODD) \
-        POLICY_EACH4(POLICY_MULTIPLY_EVEN)
-#define POLICY_TIMES8(text) text text text text text text text text
+#if defined(POLICY_DSP)
+/* Four inputs, in r2 and r3, times two outputs, times two: each byte of a word is taken out of it. */
+#define POLICY_TWO_BYTES(a, b) \
+    "ldmia %[w]!, {r4, r5}\n\tsxtb16 r6, r4\n\tsxtb16 r8, r5\n\tsmlad %[" a "], r6, r2, %[" a "]\n\t" \
+    "smlad %[" b "], r8, r2, %[" b "]\n\tsxtb16 r4, r4, ror #8\n\tsxtb16 r5, r5, ror #8\n\t" \
+    "smlad %[" a "], r4, r3, %[" a "]\n\tsmlad %[" b "], r5, r3, %[" b "]\n\t"
+#define POLICY_FOUR_BYTES "ldmia %[x]!, {r2, r3}\n\t" POLICY_TWO_BYTES("a", "b") POLICY_TWO_BYTES("c", "d")
 #define POLICY_RUN_SUMS(text, times) \
     if ((turns = (times)) != 0) \
     __asm__ volatile( \
@@ -425,44 +439,90 @@ static POLICY_INLINE void policy_outputs(float *y, const void *bias, const void 
 #endif
 }
 
-/* y = W x + b with weights and inputs as int8: a scale per output, and one of the inputs, found at every call. w is as
- * that of policy_dense_int8, but a word has the halves w0 + 256 w1 and w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1)
- * is 256 (w0 x0 + w1 x1), three instructions for four products. Up to 512 inputs are added up at a time, exactly:
- * 256 * 127 * 127 * 512 fits. */
-static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
-                                              uint32_t *quantised) {
-    const float most = policy_most(x, inputs), inverse = 127.0f / most, scale = most / 127.0f;
-    const int whole = inputs >> 2, groups = (inputs + 3) >> 2;
-    for (int group = 0; group < whole; ++group) policy_four(quantised + 2 * group, x + 4 * group, inverse);
-    if (whole < groups) {
-        float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (int i = 4 * whole; i < inputs; ++i) rest[i & 3] = x[i];
-        policy_four(quantised + 2 * whole, rest, inverse);
-    }
+/* y = W x + b with weights as int8 and a scale per output, and rounded inputs with theirs. Per four outputs w holds
+ * their biases, their scales, then per four inputs a word for each output. Sums are exact. */
+static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
+                                              int quads, float scale) {
+    const int groups = (inputs + 3) >> 2;
     for (int block = 0; block < quads; ++block, y += 4) {
-        const uint32_t *factor = w + 4, *from = quantised;
-        const void *bias = w;
+        const uint32_t *head = w, *from = rounded;
+        int32_t a = 0, b = 0, c = 0, d = 0;
         w += 8;
-        for (int left = groups; left > 0; left -= 128) {
-            int32_t a = 0, b = 0, c = 0, d = 0;
-            const int now = left < 128 ? left : 128;
-#if defined(POLICY_CORTEX_M4F)
-            int turns;
-            POLICY_RUN_SUMS(POLICY_TIMES8(POLICY_SIXTEEN), now >> 3);
-            POLICY_RUN_SUMS(POLICY_SIXTEEN, now & 7);
+#if defined(POLICY_DSP)
+        int turns;
+        POLICY_RUN_SUMS(POLICY_FOUR_BYTES POLICY_FOUR_BYTES, groups >> 1);
+        POLICY_RUN_SUMS(POLICY_FOUR_BYTES, groups & 1);
 #else
-            for (int group = 0; group < now; ++group, w += 4, from += 2) {
-                a = policy_multiply(policy_even(w[0]), from[1], policy_multiply(w[0], from[0], a));
-                b = policy_multiply(policy_even(w[1]), from[1], policy_multiply(w[1], from[0], b));
-                c = policy_multiply(policy_even(w[2]), from[1], policy_multiply(w[2], from[0], c));
-                d = policy_multiply(policy_even(w[3]), from[1], policy_multiply(w[3], from[0], d));
-            }
-#endif
-            /* No remainders: >> 8 is / 256. */
-            policy_outputs(y, bias, factor, scale, a >> 8, b >> 8, c >> 8, d >> 8);
-            bias = y;
+        for (int group = 0; group < groups; ++group, w += 4, from += 2) {
+            a = policy_multiply(policy_odd(w[0]), from[1], policy_multiply(policy_even(w[0]), from[0], a));
+            b = policy_multiply(policy_odd(w[1]), from[1], policy_multiply(policy_even(w[1]), from[0], b));
+            c = policy_multiply(policy_odd(w[2]), from[1], policy_multiply(policy_even(w[2]), from[0], c));
+            d = policy_multiply(policy_odd(w[3]), from[1], policy_multiply(policy_even(w[3]), from[0], d));
         }
+#endif
+        policy_outputs(y, head, head + 4, scale, a, b, c, d);
     }
+}
+
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+/* Four inputs times two outputs, times eight: the inputs in r2 and r3, sums in r4-r11. */
+#define POLICY_TWO(a, b) \
+    "ldmia r0!, {r12, lr}\n\tsmlad " a ", r12, r3, " a "\n\tsmlad " b ", lr, r3, " b "\n\t" \
+    "lsl r12, r12, #8\n\tlsl lr, lr, #8\n\tsmlad " a ", r12, r2, " a "\n\tsmlad " b ", lr, r2, " b "\n\t"
+#define POLICY_EIGHT \
+    "ldmia r1!, {r2, r3}\n\t" POLICY_TWO("r4", "r5") POLICY_TWO("r6", "r7") POLICY_TWO("r8", "r9") \
+        POLICY_TWO("r10", "r11")
+#define POLICY_UNTIL(end, text) \
+    "vmov r2, " end "\n\tcmp r1, r2\n\tbeq 3f\n2:\n\t" text "vmov r2, " end "\n\tcmp r1, r2\n\tbne 2b\n3:\n\t"
+#endif
+
+/* The same where three instructions make four products: a word is two halves, whose upper bytes are the weights of
+ * inputs 1 and 3, and after a shift by eight bits those of 0 and 2. The byte below a weight adds a part of a step to
+ * it, and the weight was rounded knowing that. Per eight outputs w holds their biases, their scales / 256, then per
+ * four inputs a word for each output. Inputs are small enough for sums of 32 bits, which are exact. */
+static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
+                                              int blocks, float scale) {
+    const uint32_t *end = rounded + 2 * ((inputs + 3) >> 2);
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+    /* All registers but the stack's. s0-s7: biases, then results, s8-s15: factors, s16-s23: sums, s24: scale, s25: y,
+     * s26: the inputs, s27: the end of those that come four times four at a time, s28: of all, s29: blocks. */
+    const uint32_t *whole = rounded + (inputs >> 4 << 3);
+    __asm__ volatile(
+        "push {r4-r11, lr}\n\tvmov.f32 s24, %[scale]\n\tvmov s25, %[y]\n\tvmov s26, %[x]\n\tvmov s27, %[whole]\n\t"
+        "vmov s28, %[end]\n\tvmov s29, %[blocks]\n\tmov r0, %[w]\n"
+        "1:\n\tvldmia r0!, {s0-s15}\n\tvmov r1, s26\n\t"
+        "mov r4, #0\n\tmov r5, #0\n\tmov r6, #0\n\tmov r7, #0\n\t"
+        "mov r8, #0\n\tmov r9, #0\n\tmov r10, #0\n\tmov r11, #0\n\t"
+        POLICY_UNTIL("s27", POLICY_EIGHT POLICY_EIGHT POLICY_EIGHT POLICY_EIGHT) POLICY_UNTIL("s28", POLICY_EIGHT)
+        "vmov s16, r4\n\tvmov s17, r5\n\tvmov s18, r6\n\tvmov s19, r7\n\t"
+        "vmov s20, r8\n\tvmov s21, r9\n\tvmov s22, r10\n\tvmov s23, r11\n\t"
+        "vcvt.f32.s32 s16, s16\n\tvcvt.f32.s32 s17, s17\n\tvcvt.f32.s32 s18, s18\n\tvcvt.f32.s32 s19, s19\n\t"
+        "vcvt.f32.s32 s20, s20\n\tvcvt.f32.s32 s21, s21\n\tvcvt.f32.s32 s22, s22\n\tvcvt.f32.s32 s23, s23\n\t"
+        POLICY_4("vmul.f32", 8, 9, 10, 11, 8, 9, 10, 11, 24, 24, 24, 24)
+        POLICY_4("vmul.f32", 12, 13, 14, 15, 12, 13, 14, 15, 24, 24, 24, 24)
+        POLICY_4("vmul.f32", 16, 17, 18, 19, 8, 9, 10, 11, 16, 17, 18, 19)
+        POLICY_4("vmul.f32", 20, 21, 22, 23, 12, 13, 14, 15, 20, 21, 22, 23)
+        POLICY_4("vadd.f32", 0, 1, 2, 3, 0, 1, 2, 3, 16, 17, 18, 19)
+        POLICY_4("vadd.f32", 4, 5, 6, 7, 4, 5, 6, 7, 20, 21, 22, 23)
+        "vmov r2, s25\n\tvstmia r2!, {s0-s7}\n\tvmov s25, r2\n\t"
+        "vmov r2, s29\n\tsubs r2, r2, #1\n\tvmov s29, r2\n\tbne 1b\n\tpop {r4-r11, lr}"
+        :
+        : [y] "r"(y), [w] "r"(w), [x] "r"(rounded), [whole] "r"(whole), [end] "r"(end), [blocks] "r"(blocks),
+          [scale] "t"(scale)
+        : "cc", "memory", "r0", "r1", "r2", "r3", "r12", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9",
+          "s10", "s11", "s12", "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24",
+          "s25", "s26", "s27", "s28", "s29");
+#else
+    for (int block = 0; block < blocks; ++block, y += 8) {
+        const policy_word *head = (const policy_word *)w;
+        int32_t sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        w += 16;
+        for (const uint32_t *x = rounded; x < end; x += 2, w += 8)
+            for (int k = 0; k < 8; ++k)
+                sum[k] = policy_multiply(w[k] << 8, x[0], policy_multiply(w[k], x[1], sum[k]));
+        for (int k = 0; k < 8; ++k) y[k] = head[k].number + head[8 + k].number * scale * (float)sum[k];
+    }
+#endif
 }
 
 #endif

@@ -32,5 +32,5 @@ CORES = {
     "cortex-m3": Core.of("Cortex-M3", "cortex_m3", "cortex-m3", "CORTEX_M3"),
     M4F: Core.of("Cortex-M4F", "cortex_m4+vfp4d16sp", "cortex-m4", "CORTEX_M4", "fpv4-sp-d16"),
     "cortex-m7f": Core.of("Cortex-M7F", "cortex_m7+fp_armv8d16sp", "cortex-m7", "CORTEX_M7", "fpv5-sp-d16"),
-    "cortex-m33f": Core.of("Cortex-M33F", "cortex_m33+fp_armv8d16sp", "cortex-m33", "CORTEX_M33", "fpv5-sp-d16"),
+    "cortex-m33f": Core.of("Cortex-M33F", "cortex_m33+dsp+fp_armv8d16sp", "cortex-m33", "CORTEX_M33", "fpv5-sp-d16"),
 }

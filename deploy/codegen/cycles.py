@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-PRODUCT = {"float32": 4.4, "float16": 5.0, "int8": 3.8, "w8a8": 2.0}  # to multiply and add, its weight read
-PER_OUTPUT, PER_CALL = 4.0, 60.0  # of a matrix-vector product
-ROUNDED = {"int8": 9.0, "w8a8": 14.0}  # an input that is rounded for a product
+PRODUCT = {"float32": 4.4, "float16": 5.0, "int8": 1.65, "w8a8": 1.25}  # to multiply and add, its weight read
+PER_OUTPUT = {"float32": 4.0, "float16": 4.0, "int8": 13.0, "w8a8": 11.0}
+PER_CALL = 60.0  # of a matrix-vector product
+ROUNDED = 20.0  # an input that is rounded for a product
 COPIED, LOOPED = 9.0, 7.0  # an element; a turn of a loop
 COMPUTED_PRODUCT = 11.0  # of matrices that are both computed
 SEEN = 22.0  # a pixel in the window of a convolution or a pool, with the check of the edges
 TANH = 30.0  # of four at once
+ROUNDED_TANH = 13.0  # one that rounds for a product
 FUNCTIONS = {
     "policy_sqrt": 16.0,
     "policy_clip": 8.0,
@@ -42,10 +44,10 @@ def of_expression(text: str) -> float:
     return called + 14.0 * text.count(" / ") + 3.0 * len(re.findall(r" [-+*<>?%|] |[<>=!]=", text)) + 3.0
 
 
-def of_product(weights: str, outputs: int, inputs: int) -> float:
-    """Cycles of one matrix-vector product; `outputs` with those that only fill a block."""
-    rounded = ROUNDED.get(weights, 0.0) * inputs
-    return PER_CALL + outputs * (PER_OUTPUT + PRODUCT[weights] * inputs) + rounded
+def of_product(weights: str, outputs: int, inputs: int, rounds: bool) -> float:
+    """Cycles of one matrix-vector product, that `rounds` its inputs; `outputs` with those that only fill a block."""
+    rounded = ROUNDED * inputs if rounds else 0.0
+    return PER_CALL + outputs * (PER_OUTPUT[weights] + PRODUCT[weights] * inputs) + rounded
 
 
 def flash(lines: Iterable[str], constants: Mapping[str, tuple[str, list[str]]], vectors: int) -> int:

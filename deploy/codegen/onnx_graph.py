@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from deploy.codegen.lowering.parts import Parts, UnsupportedError
 from deploy.codegen.lowering.quantised import QUANTISED
 from deploy.codegen.lowering.table import decompose
+from deploy.codegen.rounded import tanh
 
 AnyArray = NDArray[Any]
 
@@ -75,12 +76,14 @@ def constants_of(content: bytes) -> dict[str, AnyArray]:
 
 
 def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyArray]:
-    """What `node` makes of its inputs, by ONNX's reference implementation; padding, for its cuts, by numpy."""
+    """What `node` makes of its inputs, by ONNX's reference implementation; padding and operators of ours by numpy."""
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
     if node.operator == "Pad":
         return [_padded(node, [feeds[name] if name else None for name in node.inputs])]
+    if node.operator == tanh.TANH:
+        return [tanh.rounded(feeds[node.inputs[0]], node.attributes[tanh.ONE])]
     anything = TensorProto.UNDEFINED
     named = [helper.make_tensor_value_info(name, anything, None) for name in dict.fromkeys(node.inputs) if name]
     results = [helper.make_tensor_value_info(name, anything, None) for name in node.outputs]

@@ -18,29 +18,22 @@ from deploy.codegen.cycles import (
     INDEX,
     LOOPED,
     RARE,
+    ROUNDED_TANH,
     SEEN,
     TANH,
     of_expression,
     of_product,
 )
 from deploy.codegen.elementwise import elementwise, expression, literal, read
+from deploy.codegen.lowering.memory import Step, allocated
 from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
 from deploy.codegen.reductions import ALONG, TOTALS, Line, along, reduction
+from deploy.codegen.rounded import tanh
 from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
 from deploy.codegen.windows import convolution, pool, window
 
 Floats = NDArray[np.float32]
 MOST_RUNS = 8  # a move of more separate pieces than this is written as a table of indices
-
-
-@dataclass
-class Step:
-    """Statements, with what they read and write: the names and sizes of blocks of memory."""
-
-    reads: set[str]
-    writes: dict[str, int]
-    lines: Callable[[], list[str]]
-    cycles: float  # estimated, on a Cortex-M4F
 
 
 @dataclass
@@ -52,7 +45,7 @@ class Program:
     memory: int  # floats
     patch: int  # floats: what a convolution's kernel sees
     pixel: int  # floats: what it makes of that
-    quantised: int  # words: the inputs of an int8 product
+    quantised: int  # words: rounded inputs of products
     places: dict[str, tuple[str, int]]
     cycles: float  # estimated, of a step on a Cortex-M4F
 
@@ -75,7 +68,6 @@ class Writer:
     constants: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     patch: int = 0
     pixel: int = 0
-    quantised: int = 0
 
     def program(self) -> Program:
         """All statements of the graph. Raises GraphError naming the node that cannot be written."""
@@ -87,12 +79,15 @@ class Writer:
             else:
                 self._write(nodes[0])
             del nodes[: max(1, len(group))]
-        memory = self._allocate()
+        ends = {self.root(name)[0] for name in self.graph.outputs}
+        where, memory = allocated(self.steps, [step.writes for step in self.steps], ends)
+        rounded, quantised = allocated(self.steps, [step.rounds for step in self.steps], ends)
+        self.where = where | rounded
         lines = [line for step in self.steps for line in step.lines()]
         places = {name: self.place(name) for name in self.graph.outputs}
         moved = sum(self.value(name).size for name in (*self.graph.inputs, *self.graph.outputs))  # checked, stored
         cycles = sum(step.cycles for step in self.steps) + COPIED * moved
-        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places, cycles)
+        return Program(lines, self.constants, memory, self.patch, self.pixel, quantised, places, cycles)
 
     def _write(self, node: Node) -> None:
         """What is not elementwise."""
@@ -102,6 +97,8 @@ class Writer:
             self._dense(node)
         elif node.operator in c.DENSE:
             self._multiply(node)
+        elif node.operator == tanh.TANH:
+            self._rounded_tanh(node)
         elif node.operator in c.POOLS:
             self._pool(node)
         elif node.operator in ALONG:
@@ -144,19 +141,33 @@ class Writer:
         self.constants[name] = (kind, texts)
         return name
 
+    def rounded(self, node: Node) -> str:
+        """The name of the block of memory with the rounded inputs of a product."""
+        return f"{node.outputs[0]}/rounded" if self.format.of(node).rounds(node) else node.inputs[0]
+
     def product(self, node: Node, y: str, x: str) -> str:
         """The C statement of a matrix-vector product."""
         weight, bias = c.matrix(node, self.values(node))
         outputs, inputs = weight.shape
-        eights, fours = blocks(outputs)
         form = self.format.of(node)
         weights = self.constant(form.pack(node, weight, bias), form.kind)
-        return form.call.format(
-            y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
-        )
+        if form.width:
+            places = {"x": x, "rounded": f"quantised + {self.where[self.rounded(node)]}"}
+            places |= {"scale": form.scale(node, inputs).format(**places), "blocks": str(-(-outputs // form.width))}
+        else:
+            eights, fours = blocks(outputs)
+            places = {"x": x, "eights": str(eights), "fours": str(fours)}
+        return form.call.format(y=y, weights=weights, inputs=inputs, **places)
 
-    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]], cycles: float) -> None:
-        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines, cycles))
+    def add(
+        self,
+        reads: Sequence[str],
+        writes: dict[str, int],
+        lines: Callable[[], list[str]],
+        cycles: float,
+        rounds: dict[str, int] | None = None,
+    ) -> None:
+        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines, cycles, rounds or {}))
 
     def _group(self, nodes: list[Node]) -> list[Node]:
         """The elementwise nodes at the front that fit into one loop."""
@@ -276,30 +287,46 @@ class Writer:
         weight, _ = c.matrix(node, values)
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
-        self.quantised = max(self.quantised, words(inputs))
+        form = self.format.of(node)
+        room = -(-outputs // form.width) * form.width if form.width else padded(outputs)  # it writes whole blocks
+        rounds = {self.rounded(node): words(inputs)} if form.rounds(node) else {}
+        # What is not finite would not be seen in the result.
+        limited = any(after.operator == tanh.TANH and after.inputs[0] == result.name for after in self.graph.nodes)
         if node.operator == "Conv":
             view = window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
-            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, padded(outputs))
+            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, room)
 
             def lines() -> list[str]:
                 x, y = self.pointer(source.name), self.pointer(result.name)
                 return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
             pixels = result.size // outputs
-            each = of_product(self.format.of(node).name, padded(outputs), inputs) + SEEN * inputs + COPIED * outputs
-            self.add([source.name], {result.name: result.size}, lines, pixels * each)
+            each = of_product(form.name, room, inputs, bool(rounds)) + SEEN * inputs + COPIED * outputs
+            self.add([source.name], {result.name: result.size}, lines, pixels * each, rounds)
             return
         rows = source.size // inputs
 
         def products() -> list[str]:
-            x, y = self.pointer(source.name), self.pointer(result.name)
+            x, y = self.pointer(source.name), self.pointer(result.name)  # x is in no statement after a rounding tanh
             if rows == 1:
-                return [self.product(node, y, x)]
+                made = self.product(node, y, x)
+                return [f"if (policy_broken({x}, {inputs})) return false;", made] if rounds and limited else [made]
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        cycles = rows * of_product(self.format.name, padded(outputs), inputs)
-        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products, cycles)
+        cycles = rows * of_product(form.name, room, inputs, bool(rounds))
+        self.add([source.name], {result.name: (rows - 1) * outputs + room}, products, cycles, rounds)
+
+    def _rounded_tanh(self, node: Node) -> None:
+        source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
+        quads = -(-result.size // 4)
+
+        def lines() -> list[str]:
+            table = self.constant(tanh.table(), "uint32_t")
+            to, x = f"quantised + {self.where[result.name]}", self.pointer(source.name)
+            return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {tanh.factor(node.attributes[tanh.ONE])});"]
+
+        self.add([source.name], {}, lines, ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
 
     def _multiply(self, node: Node) -> None:
         left, right = (self.value(name) for name in node.inputs[:2])
@@ -358,26 +385,3 @@ class Writer:
         each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": COPIED * made.size}.get(node.operator, RARE)
         cycles = (2.0 * LOOPED + each) * source.size
         self.add([source.name], dict.fromkeys(names, made.size), lines, cycles)
-
-    def _allocate(self) -> int:
-        """Give every block a place where nothing else lives at that time; returns the size of the memory."""
-        last: dict[str, int] = {}
-        for index, step in enumerate(self.steps):
-            for name in step.reads | step.writes.keys():
-                last[name] = index
-        for name in self.graph.outputs:
-            last[self.root(name)[0]] = len(self.steps)
-        living: list[tuple[int, int, int]] = []  # start, stop, last step
-        most = 0
-        for index, step in enumerate(self.steps):
-            living = [block for block in living if block[2] >= index]
-            for name, size in step.writes.items():
-                start = 0
-                for begin, stop, _ in sorted(living):
-                    if start + size <= begin:
-                        break
-                    start = max(start, stop)
-                self.where[name] = start
-                living.append((start, start + size, last[name]))
-                most = max(most, start + size)
-        return most

@@ -20,7 +20,7 @@ from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
-from deploy.codegen.weights import FORMATS, ROUNDED_INPUTS, Format
+from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
 from deploy.trust.text import c_comment, c_string
@@ -215,7 +215,7 @@ class Source:
 
     def __init__(self, policy: PolicyFile, content: bytes, weights: str = "float32") -> None:
         """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits),
-        w8a8 (inputs rounded to 8 bits, too: faster).
+        w8a8 (to 8 bits or more: faster).
 
         The self-test of all but the first replays what the graph makes of the file's signals with such weights;
         `rounding` is how far that is from what the file says.
@@ -235,7 +235,7 @@ class Source:
 
     def _write(self, policy: PolicyFile, content: bytes, weights: str) -> None:
         """The program, and what it should make of the vectors."""
-        graph = read(content, SUPPORTED)
+        graph = FORMATS[weights].plan(read(content, SUPPORTED))
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
         self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
         if weights != "float32":
@@ -306,9 +306,7 @@ class Source:
             ),
             memory=max(1, program.memory),
             convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
-            quantised=f"static uint32_t quantised[{program.quantised}];\n"
-            if self.program.quantised and self.weights in ROUNDED_INPUTS
-            else "",
+            quantised=f"static uint32_t quantised[{program.quantised}];\n" if program.quantised else "",
             statements=_indent(program.lines),
             check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),
             broken=" || ".join(self._finite_inputs()) or "false",

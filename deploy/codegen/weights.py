@@ -1,6 +1,7 @@
 """How the generated C stores the weights of its matrix-vector products: as they are, as float16, or as int8.
 
-W8A8 rounds the inputs of products to int8 as well, as they come: with a scale of their own at every call.
+With int8 inputs are rounded, too, as they come, with a scale of their own at every call: to 16 bits, and with w8a8 to
+as many as are left when four products take three instructions (deploy.codegen.rounded).
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.codegen.onnx_graph import GraphError, Node
+from deploy.codegen.onnx_graph import Graph, GraphError, Node
 from deploy.codegen.operators import DENSE
+from deploy.codegen.rounded import halves
+from deploy.codegen.rounded.halves import MOST, MOST_INPUT, bytes_limit, scale_of
+from deploy.codegen.rounded.plan import FAST, LIMIT, planned
+from deploy.codegen.rounded.tanh import ONE
 
 Floats = NDArray[np.float32]
-MOST, MOST_INPUT, MOST_SUM = 127, 2**15 - 1, 2**31 - 1  # of an int8, an int16, an int32
 
 
 def blocks(outputs: int) -> tuple[int, int]:
@@ -58,37 +62,33 @@ def pack_halves(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
 
 def quantised(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     """W (out, in) as int8 (out, in) and a scale per output (out,)."""
-    scale = (np.abs(weight).max(axis=1).clip(1e-30) / MOST).astype(np.float32)
+    scale = scale_of(weight)
     return np.rint(weight / scale[:, None]).clip(-MOST, MOST).astype(np.int8), scale
 
 
-def _in_words(weight: Floats, bias: Floats, word: Callable[[NDArray[np.int8]], NDArray[Any]]) -> NDArray[np.uint32]:
-    """Per four outputs biases, scales, then a word each per four inputs (..., 4), which `word` makes bytes of."""
-    whole, scale = quantised(weight)
-    outputs, inputs = weight.shape
-    quads, groups = -(-outputs // 4), words(inputs) // 2
-    table = np.zeros((4 * quads, 4 * groups), np.int8)
-    table[:outputs, :inputs] = whole
-    ordered = word(table.reshape(quads, 4, groups, 4)).transpose(0, 2, 1, 3)
-    numbers = np.zeros((2, 4 * quads), "<f4")
+def _in_words(made: NDArray[np.int8], scale: Floats, bias: Floats, width: int) -> NDArray[np.uint32]:
+    """Per `width` outputs biases, scales, then of each a word per four inputs; `made`: bytes (out, words, 4)."""
+    outputs, groups, _ = made.shape
+    many = -(-outputs // width)
+    table = np.zeros((many * width, groups, 4), np.int8)
+    table[:outputs] = made
+    numbers = np.zeros((2, many * width), "<f4")
     numbers[:, :outputs] = bias, scale
-    head = numbers.reshape(2, quads, 4).transpose(1, 0, 2).reshape(quads, 8).view("<u4")
-    return np.concatenate([head, np.ascontiguousarray(ordered).view("<u4").reshape(quads, -1)], axis=1).ravel()
+    head = numbers.reshape(2, many, width).transpose(1, 0, 2).reshape(many, 2 * width).view("<u4")
+    rest = table.reshape(many, width, groups, 4).transpose(0, 2, 1, 3)
+    return np.concatenate([head, np.ascontiguousarray(rest).view("<u4").reshape(many, -1)], axis=1).ravel()
 
 
 def pack_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
-    """What `policy_dense_int8` reads. In a word the inputs have the order 0, 2, 1, 3."""
-    return _in_words(weight, bias, lambda table: table[..., [0, 2, 1, 3]])
+    """What `policy_dense_int8` reads."""
+    whole, scale = quantised(weight)
+    filled = np.pad(whole, ((0, 0), (0, -weight.shape[1] % 4)))
+    return _in_words(filled.reshape(len(weight), -1, 4), scale, bias, 4)
 
 
 def pack_halves_of_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
-    """What `policy_dense_w8a8` reads. A word has two signed halves, w0 + 256 w1 and w2 + 256 w3."""
-
-    def word(table: NDArray[np.int8]) -> NDArray[Any]:
-        wide = table.astype("<i2")
-        return wide[..., ::2] + np.int16(256) * wide[..., 1::2]
-
-    return _in_words(weight, bias, word)
+    """What `policy_dense_w8a8` reads: its sums are 256 times as large."""
+    return _in_words(halves.bytes_of(weight), scale_of(weight) / np.float32(256.0), bias, 8)
 
 
 def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
@@ -105,7 +105,7 @@ def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
         return value
     if index == 0:
         axes = None if node.operator == "Conv" else -1
-        limit = min(MOST_INPUT, MOST_SUM // (MOST * value.shape[-1])) if axes else MOST_INPUT
+        limit = bytes_limit(value.shape[-1]) if axes else MOST_INPUT
         step = np.abs(value).max(axis=axes, keepdims=True).clip(1e-30) / np.float32(limit)
         rounded: NDArray[Any] = np.rint(value / step) * step
         return rounded
@@ -116,12 +116,21 @@ def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
-    """What it becomes when inputs are int8, too, in the same steps as in C. Convolutions are as with `as_bytes`."""
-    if node.operator not in DENSE or node.operator == "Conv" or index != 0:
+    """What it becomes as `planned`, in the same steps as in C. Products that are not fast are as with `as_bytes`."""
+    if index == 0 and ONE in node.attributes:  # a tanh did it
+        return value
+    if not node.attributes.get(FAST) or index > 1:
         return as_bytes(node, index, value)
-    most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(MOST)
-    restored: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
-    return restored
+    if index == 0:
+        most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(node.attributes[LIMIT])
+        rounded: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
+        return rounded
+    turned = not node.attributes.get("transB", 0)
+    sign = np.float32(-1.0 if node.attributes.get("alpha", 1.0) < 0.0 else 1.0)  # weights are rounded with it
+    rows = sign * (value.T if turned else value)
+    whole = halves.weights_of(halves.bytes_of(rows))[:, : rows.shape[1]]
+    restored = sign * (whole * (scale_of(rows) / np.float32(256.0))[:, None]).astype(np.float32)
+    return restored.T if turned else restored
 
 
 def unchanged(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
@@ -142,33 +151,31 @@ class Format:
     pack: Callable[[Node, Floats, Floats], NDArray[Any]]
     stored: Callable[[Node, int, NDArray[Any]], NDArray[Any]]
     tolerance: float = 0.0
-    windows: str = ""  # the format of convolutions' weights, where that is another one
+    plan: Callable[[Graph], Graph] = lambda graph: graph  # what is done to a graph first
+    width: int = 0  # outputs of a block, if inputs are rounded
 
     def of(self, node: Node) -> Format:
         """The format of this node's weights."""
-        return FORMATS[self.windows] if self.windows and node.operator == "Conv" else self
+        return FORMATS["int8"] if self.name == "w8a8" and not node.attributes.get(FAST) else self
+
+    def rounds(self, node: Node) -> bool:
+        """Whether the inputs of this node are rounded for it, which needs room for them."""
+        return self.width > 0 and ONE not in node.attributes
+
+    def scale(self, node: Node, inputs: int) -> str:
+        """The C expression of the rounded inputs' scale, which rounds them unless a tanh did."""
+        if not self.rounds(node):
+            return f"1.0f / {node.attributes[ONE]}.0f"
+        return f"policy_rounded({{rounded}}, {{x}}, {inputs}, {node.attributes.get(LIMIT, bytes_limit(inputs))}.0f)"
 
 
-ROUNDED_INPUTS = ("int8", "w8a8")  # whose products need room for their inputs
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
+_ROUNDED = "({y}, {weights}, {rounded}, {inputs}, {blocks}, {scale});"
 FORMATS = {
     "float32": Format("float32", "float", f"policy_dense{_BLOCKS}", pack, unchanged),
     "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
-    "int8": Format(
-        "int8",
-        "uint32_t",
-        "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);",
-        pack_bytes,
-        as_bytes,
-        1e-3,
-    ),
+    "int8": Format("int8", "uint32_t", f"policy_dense_int8{_ROUNDED}", pack_bytes, as_bytes, 1e-3, width=4),
     "w8a8": Format(
-        "w8a8",
-        "uint32_t",
-        "policy_dense_w8a8({y}, {weights}, {x}, {inputs}, {quads}, quantised);",
-        pack_halves_of_bytes,
-        as_bytes_both,
-        1e-2,
-        "int8",
+        "w8a8", "uint32_t", f"policy_dense_w8a8{_ROUNDED}", pack_halves_of_bytes, as_bytes_both, 3e-3, planned, 8
     ),
 }

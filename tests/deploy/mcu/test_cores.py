@@ -2,10 +2,19 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from deploy import cli, export
+from deploy.codegen import toolchain
 from deploy.codegen.cores import CORES, M4F
+from deploy.codegen.source import Source
+from deploy.mcu.cost import Bench
+from deploy.mcu.emulator import Chip
+from policies.models.export import random_signals
+from tests.deploy.codegen.native import Native
+from tests.deploy.mcu.test_emulator import hover_size
+from tests.deploy.sample_policy import exported
 
 
 def said(capsys, tmp_path, *more: str) -> tuple[int, str]:
@@ -23,6 +32,23 @@ def test_the_self_test_passes_and_instructions_are_counted(capsys, tmp_path, cor
     assert 0.0 < float(worst[1]) < 0.1  # it computed: one that reads the answer from another register says 0
     assert (7_000 < int(count[1]) < 9_000) == CORES[core].fpu and int(count[1]) < 1_000_000
     assert (tmp_path / "out" / "policy.c").is_file()
+
+
+@pytest.mark.parametrize("weights", ["int8", "w8a8"])
+@pytest.mark.parametrize("core", CORES)
+def test_rounded_products_are_the_same_bits_on_every_core(tmp_path, core, weights):
+    """With and without the instructions for them."""
+    policy = exported(tmp_path / "p.onnx", hover_size())
+    for name, text in Source(policy, policy.content(), weights).files().items():
+        (tmp_path / name).write_text(text)
+    chip = Chip(toolchain.image(tmp_path, core=CORES[core]), core=CORES[core])
+    bench, native = Bench(chip, policy), Native(policy.path, weights=weights)
+    signals = random_signals(policy.inputs, 5, np.random.default_rng(1))
+    for step in range(5):
+        now = {name: 10.0 ** (step - 2) * value[step] for name, value in signals.items()}
+        ours, theirs = bench.step(now), native.step(now)
+        for name, value in ours.items():
+            np.testing.assert_array_equal(value, theirs[name])
 
 
 def test_a_library_is_proved_too(capsys, tmp_path):

@@ -51,7 +51,7 @@ def test_a_22_64_64_4_policy_keeps_to_its_targets(hover):
     assert measured.selftest < 0.1
 
 
-@pytest.mark.parametrize(("weights", "share"), [("float16", 0.6), ("int8", 0.4), ("w8a8", 0.45)])
+@pytest.mark.parametrize(("weights", "share"), [("float16", 0.6), ("int8", 0.4), ("w8a8", 0.47)])
 def test_smaller_weights_take_less_flash(hover, tmp_path, weights, share):
     policy, _, measured, compiler = hover
     smaller = build(policy, tmp_path, compiler, weights=weights)[1]
@@ -59,7 +59,7 @@ def test_smaller_weights_take_less_flash(hover, tmp_path, weights, share):
     assert smaller.cycles < 1.2 * measured.cycles
 
 
-def test_int8_weights_and_inputs_take_half_the_time_of_a_large_network(tmp_path):
+def test_int8_weights_and_inputs_take_two_fifths_of_the_time_of_a_large_network(tmp_path):
     rng = np.random.default_rng(0)
     constants = {
         name: (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
@@ -73,7 +73,7 @@ def test_int8_weights_and_inputs_take_half_the_time_of_a_large_network(tmp_path)
     for weights in ("float32", "int8", "w8a8"):
         (tmp_path / weights).mkdir()
         cost[weights] = build(policy, tmp_path / weights, weights=weights)[1].cycles
-    assert cost["w8a8"] < 0.55 * cost["float32"] and cost["w8a8"] < 0.7 * cost["int8"]
+    assert cost["w8a8"] <= 0.4 * cost["float32"] and cost["int8"] < 0.65 * cost["float32"]
 
 
 def test_every_input_takes_the_same_instructions(hover):
@@ -132,6 +132,15 @@ def test_the_chip_refuses_what_is_not_finite(hover):
         ("add.w r0, r1, r2, lsl #23", 1),
         ("bic r0, r1, #1", 1),
         ("bfi r0, r1, #0, #4", 1),
+        ("ldm r0!, {r12, lr}", 3),
+        ("smlad r4, r12, r3, r4", 1),
+        ("sxtb16 r4, r4, ror #8", 1),
+        ("lsl.w r12, r12, #8", 1),
+        ("ssat r2, #20, r2", 1),
+        ("pkhtb r4, r4, r2, asr #16", 1),
+        ("strd r4, r5, [r0], #8", 3),
+        ("vcvt.s32.f32 s0, s0, #16", 1),
+        ("vmov r2, s0", 1),
     ],
 )
 def test_cycles_are_those_of_the_manual(text, cycles):
