@@ -23,6 +23,7 @@ from sim.language.wordpiece import MOST
 
 KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64}  # safetensors' names
 KEPT = ("embeddings.position", "embeddings.token_type", "embeddings.LayerNorm", "encoder.layer.")
+TOGETHER = 32  # sentences of a length that are encoded at once: a fifth of the time that they take one by one
 NEVER = -1e9  # before a softmax: of what is not there
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")
 
@@ -75,12 +76,15 @@ class SentenceEncoder(nn.Module):
 
         InstructionError for a sentence that cannot be told.
         """
-        for sentence in {*sentences}:
-            if (sentence, most) not in self._told:
-                numbers, there = (torch.from_numpy(told) for told in self.words.encode([sentence], most))
-                count = int(there.sum())  # what is not there need not be masked, only left out
-                states = self(numbers[:, :count], there[:, :count])
-                self._told[sentence, most] = F.pad(states, (0, 0, 0, most - count)), there
+        new = [sentence for sentence in dict.fromkeys(sentences) if (sentence, most) not in self._told]
+        if new:
+            numbers, there = (torch.from_numpy(told) for told in self.words.encode(new, most))
+            counts = there.sum(1)
+            for count in counts.unique().tolist():  # as long ones: what is not there is not masked, only left out
+                for rows in (counts == count).nonzero()[:, 0].split(TOGETHER):
+                    states = F.pad(self(numbers[rows, :count], there[rows, :count]), (0, 0, 0, most - count))
+                    for row, state in zip(rows.tolist(), states, strict=True):
+                        self._told[new[row], most] = state[None], there[row : row + 1]
         found = [self._told[sentence, most] for sentence in sentences]
         return torch.cat([states for states, _ in found]), torch.cat([there for _, there in found])
 
