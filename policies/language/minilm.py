@@ -48,8 +48,12 @@ class SentenceEncoder(nn.Module):
 
     pieces: Tensor
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """ValueError where there is no such folder or it holds another kind of model."""
+    def __init__(self, folder: Path | None = None, layers: int = 0) -> None:
+        """The states after its first `layers`; 0: after all.
+
+        Lower ones say more of the words, the last ones more of the sentence as a whole. ValueError where there is no
+        such folder, it holds another kind of model, or has fewer layers.
+        """
         super().__init__()
         where = folder or encoder_folder()
         try:
@@ -61,14 +65,18 @@ class SentenceEncoder(nn.Module):
             raise ValueError(f"{where} holds a model of type {config.get('model_type')!r}, and only bert can be read")
         self.words = tokeniser(where)
         self.size, self.layers, self.heads = (int(config[name]) for name in NEEDED[:3])
+        if layers > self.layers:
+            raise ValueError(f"{where} holds a model of {self.layers} layers, and {layers} were asked for")
+        self.layers = layers or self.layers
+        left_out = tuple(f"encoder.layer.{k}." for k in range(self.layers, int(config[NEEDED[1]])))
         self._small = float(config["layer_norm_eps"])
         halves = {
             name.removeprefix("bert."): torch.from_numpy(value.astype(np.float16)) for name, value in read.items()
         }
         self.register_buffer("pieces", halves["embeddings.word_embeddings.weight"], persistent=False)
-        kept = {name: half.float() for name, half in halves.items() if name.startswith(KEPT)}
-        for name, value in kept.items():
-            self.register_buffer(name.replace(".", "_"), value, persistent=False)
+        kept = [name for name in halves if name.startswith(KEPT) and not name.startswith(left_out)]
+        for name in kept:
+            self.register_buffer(name.replace(".", "_"), halves[name].float(), persistent=False)
         self._told: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def states(self, sentences: list[str], most: int = MOST) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ SAID_AS = {  # relation -> how it may be said, and how evaluations say it
         "(on the right side of|at the right hand of)",
     ),
     "behind": (
-        "(behind|at the back of|farther than|further away than|past)",
+        "(behind|at the back of|farther than|further away than|on the other side of)",
         "(on the far side of|beyond)",
     ),
 }

@@ -34,8 +34,9 @@ class TinyConfig:
     points: int = 32  # places in each picture
     sight: EncoderConfig = field(default_factory=EncoderConfig)
     patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
+    encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
-    sense: int = 0  # numbers of a layer in which words choose among what is measured, as they do in pictures; 0: none
+    sense: int = 0  # numbers of a layer in which words choose among what is measured, by gates; 0: none
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
@@ -45,8 +46,9 @@ class TinyConfig:
                 "width, layers, heads, points, patch and roles are at least 1, and heads divide width; "
                 f"got {', '.join(map(str, counts))}"
             )
-        if self.sense < 0:
-            raise ValueError(f"sense must not be negative, got {self.sense}")
+        for name in ("sense", "encoder_layers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass
@@ -166,7 +168,8 @@ class Looking(nn.Module):
         measured = (numbers - self.mean) / self.deviation
         if self.config.sense:
             more, shift = self.choose(told.heard).chunk(2, -1)
-            measured = F.relu(self.sense(measured)) * (1.0 + more) + shift
+            # A gate opens or shuts: words choose the same, however they are put. (ReLU and 1 + more chose by halves.)
+            measured = self.sense(measured) * (2.0 * torch.sigmoid(more)) + shift
         measured = self.measure(measured)
         context, start = [told.words, measured[:, None]], told.heard + measured
         for signal in self.pictures:
