@@ -66,7 +66,9 @@ class SentenceEncoder(nn.Module):
         self.words = tokeniser(where)
         self.size, self.layers, self.heads = (int(config[name]) for name in NEEDED[:3])
         if layers > self.layers:
-            raise ValueError(f"{where} holds a model of {self.layers} layers, and {layers} were asked for")
+            raise ValueError(
+                f"{where} holds a model of {self.layers} layers: encoder_layers is at most that, got {layers}"
+            )
         self.layers = layers or self.layers
         left_out = tuple(f"encoder.layer.{k}." for k in range(self.layers, int(config[NEEDED[1]])))
         self._small = float(config["layer_norm_eps"])

@@ -64,7 +64,9 @@ def test_a_task_without_words_is_named():
 def test_a_place_of_a_cube_has_many_sentences_and_unseen_ones(thing):
     told = instructions(thing)
     assert 50 <= len(told.learned) <= 200 and len(told.held_out) >= 6
-    bare = [{s.removeprefix(lead) for s in told.learned for lead in ("please ", "now ", "go ahead and ", "you should ")}]
+    bare = [
+        {s.removeprefix(lead) for s in told.learned for lead in ("please ", "now ", "go ahead and ", "you should ")}
+    ]
     bare += [{s.removeprefix(lead) for s in told.held_out for lead in ("could you ", "i would like you to ")}]
     assert not bare[0] & bare[1]
     learned, held_out = ({*expanded((said,))} for said in SAID_AS[thing.relation])

@@ -69,6 +69,20 @@ def test_word_order_and_words_count(folder):
     assert (one[1:4] - other[1:4].flip(0)).abs().max() > 1e-3
 
 
+def test_the_states_after_some_of_the_layers(folder):
+    whole, first = SentenceEncoder(folder), SentenceEncoder(folder, layers=1)
+    assert len([*first.buffers()]) < len([*whole.buffers()]) and SentenceEncoder(folder, layers=2).layers == 2
+    after = []
+    norm = whole._norm
+    whole._norm = lambda x, name: after.append((name, norm(x, name))) or after[-1][1]
+    whole.states(SENTENCES[:1])
+    (expected,) = (made for name, made in after if name == "encoder.layer.0.output.LayerNorm")
+    states, there = first.states(SENTENCES[:1])
+    assert torch.equal(states[there], expected[0])
+    with pytest.raises(ValueError, match="a model of 2 layers: encoder_layers is at most that, got 4"):
+        SentenceEncoder(folder, layers=4)
+
+
 def test_states_are_those_of_transformers(folder):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
