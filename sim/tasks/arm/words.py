@@ -47,12 +47,6 @@ MOVED = 0.02  # m: a cube that is nearer to where it was has not been taken
 HEIGHT = 4.0  # a metre of height counts as so many: while one of them is in the air, nothing has been put beside it
 COMBINATIONS = ("learned", "held_out")
 MEANING = ("object_position", "goal_position")  # the cube that the words mean, and where it is to go
-CLONED = {  # how a clone is told which cube is meant: docs/results.md, Told in words
-    "algorithm.network.encoder_layers": 4,
-    "algorithm.network.roles": 4,
-    "algorithm.network.sense": 128,
-    "algorithm.auxiliary": 1.0,
-}
 KNOWN = 30_522  # tokens of BERT's vocabulary, which the wheel has
 
 
@@ -87,7 +81,7 @@ class ArmWords(ArmPickPlace):
     engines = {"mujoco": BENCHES["mujoco"]}
     goal = ""
     scores = {"success": "%", "duration": "s", "final_distance": "m", "named_cube": "%"}
-    recipes: ClassVar[Recipes] = {"vla": {"default": CLONED}}
+    recipes: ClassVar[Recipes] = {}
     close = 0.04
     clear = 0.1  # over the other cubes
     slope = 1.0
