@@ -168,7 +168,7 @@ class Looking(nn.Module):
         measured = (numbers - self.mean) / self.deviation
         if self.config.sense:
             more, shift = self.choose(told.heard).chunk(2, -1)
-            # A gate opens or shuts: words choose the same, however they are put. (ReLU and 1 + more chose by halves.)
+            # A gate opens or shuts: words choose the same, however they are put.
             measured = self.sense(measured) * (2.0 * torch.sigmoid(more)) + shift
         measured = self.measure(measured)
         context, start = [told.words, measured[:, None]], told.heard + measured
