@@ -22,6 +22,7 @@ from sim.language.wordpiece import MOST
 
 LARGEST = 2e9  # bytes of weights; all-MiniLM-L6-v2 has 0.1e9
 KEPT = ("embeddings.position", "embeddings.token_type", "embeddings.LayerNorm", "encoder.layer.")
+TOGETHER = 32  # sentences of a length that are encoded at once: a fifth of the time that they take one by one
 NEVER = -1e9  # before a softmax: of what is not there
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")
 
@@ -31,8 +32,12 @@ class SentenceEncoder(nn.Module):
 
     pieces: Tensor
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """ValueError where there is no such folder or it holds another kind of model."""
+    def __init__(self, folder: Path | None = None, layers: int = 0) -> None:
+        """The states after its first `layers`; 0: after all.
+
+        Lower ones say more of the words, the last ones more of the sentence as a whole. ValueError where there is no
+        such folder, it holds another kind of model, or has fewer layers.
+        """
         super().__init__()
         where = folder or encoder_folder()
         try:
@@ -46,14 +51,20 @@ class SentenceEncoder(nn.Module):
             raise ValueError(f"{where} holds a model of type {config.get('model_type')!r}, and only bert can be read")
         self.words = tokeniser(where)
         self.size, self.layers, self.heads = (int(config[name]) for name in NEEDED[:3])
+        if layers > self.layers:
+            raise ValueError(
+                f"{where} holds a model of {self.layers} layers: encoder_layers is at most that, got {layers}"
+            )
+        self.layers = layers or self.layers
+        left_out = tuple(f"encoder.layer.{k}." for k in range(self.layers, int(config[NEEDED[1]])))
         self._small = float(config["layer_norm_eps"])
         halves = {
             name.removeprefix("bert."): torch.from_numpy(value.astype(np.float16)) for name, value in read.items()
         }
         self.register_buffer("pieces", halves["embeddings.word_embeddings.weight"], persistent=False)
-        kept = {name: half.float() for name, half in halves.items() if name.startswith(KEPT)}
-        for name, value in kept.items():
-            self.register_buffer(name.replace(".", "_"), value, persistent=False)
+        kept = [name for name in halves if name.startswith(KEPT) and not name.startswith(left_out)]
+        for name in kept:
+            self.register_buffer(name.replace(".", "_"), halves[name].float(), persistent=False)
         self._told: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def states(self, sentences: list[str], most: int = MOST) -> tuple[Tensor, Tensor]:
@@ -61,12 +72,15 @@ class SentenceEncoder(nn.Module):
 
         InstructionError for a sentence that cannot be told.
         """
-        for sentence in {*sentences}:
-            if (sentence, most) not in self._told:
-                numbers, there = (torch.from_numpy(told) for told in self.words.encode([sentence], most))
-                count = int(there.sum())  # what is not there need not be masked, only left out
-                states = self(numbers[:, :count], there[:, :count])
-                self._told[sentence, most] = F.pad(states, (0, 0, 0, most - count)), there
+        new = [sentence for sentence in dict.fromkeys(sentences) if (sentence, most) not in self._told]
+        if new:
+            numbers, there = (torch.from_numpy(told) for told in self.words.encode(new, most))
+            counts = there.sum(1)
+            for count in counts.unique().tolist():  # as long ones: what is not there is not masked, only left out
+                for rows in (counts == count).nonzero()[:, 0].split(TOGETHER):
+                    states = F.pad(self(numbers[rows, :count], there[rows, :count]), (0, 0, 0, most - count))
+                    for row, state in zip(rows.tolist(), states, strict=True):
+                        self._told[new[row], most] = state[None], there[row : row + 1]
         found = [self._told[sentence, most] for sentence in sentences]
         return torch.cat([states for states, _ in found]), torch.cat([there for _, there in found])
 

@@ -6,6 +6,7 @@ Some colours are never moved to some places in learning: whoever puts the red cu
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -14,19 +15,32 @@ from sim.language import Instructions, expanded
 
 COLOURS = ("red", "green", "blue", "yellow")
 SAID_AS = {  # relation -> how it may be said, and how evaluations say it
-    "left": ("(left of|to the left of)", "(on the left side of|at the left hand of)"),
-    "front": ("(in front of|before)", "(on the near side of|at the front of)"),
-    "right": ("(right of|to the right of)", "(on the right side of|at the right hand of)"),
-    "behind": ("(behind|at the back of)", "(on the far side of|beyond)"),
+    "left": (
+        "(left of|to the left of|on the left of|further left than|next to and left of)",
+        "(on the left side of|at the left hand of)",
+    ),
+    "front": (
+        "(in front of|before|nearer than|closer to us than|on this side of)",
+        "(on the near side of|at the front of)",
+    ),
+    "right": (
+        "(right of|to the right of|on the right of|further right than|next to and right of)",
+        "(on the right side of|at the right hand of)",
+    ),
+    "behind": (
+        "(behind|at the back of|farther than|further away than|on the other side of)",
+        "(on the far side of|beyond)",
+    ),
 }
 RELATIONS = (*SAID_AS,)
 OPPOSITES = {"left": "right", "front": "behind", "right": "left", "behind": "front"}
-LEADS = ("", "please ", "now ")
+LEADS = ("", "please ", "now ", "go ahead and ", "you should ")
 UNSEEN_LEADS = ("could you ", "i would like you to ")
 LEARNED = (
-    "(put|place|move) the {a} (cube|block) {where} the {b} (one|cube)",
-    "(pick up|take) the {a} (cube|block) and put it {where} the {b} one",
+    "(put|place|move|slide|lay) the {a} (cube|block|one|brick) {where} the {b} (one|cube|block|brick)",
+    "(pick up|take|lift|get) the {a} (cube|block|brick) and (put|place|drop) it {where} the {b} (one|cube|block)",
 )
+EACH = 120  # sentences of a thing in learning, of all that these patterns make
 HELD_OUT = (
     "(bring|set|carry) the {a} box {where} the {b} box",
     "grasp the {a} cube and set it down {where} the {b} block",
@@ -66,5 +80,7 @@ def instructions(thing: Thing) -> Instructions:
 
     learned, held_out = SAID_AS[thing.relation]
     undone = thing._replace(relation=OPPOSITES[thing.relation])
-    seen, unseen = said(LEARNED, LEADS, learned), said(HELD_OUT, UNSEEN_LEADS, held_out)
+    # Others for each thing: words that ask for one are heard of another, too.
+    seen = tuple(random.Random(" ".join(thing)).sample(said(LEARNED, LEADS, learned), EACH))
+    unseen = said(HELD_OUT, UNSEEN_LEADS, held_out)
     return Instructions(" ".join(thing), seen, unseen, " ".join(undone))

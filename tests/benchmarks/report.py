@@ -43,6 +43,7 @@ BENCHMARKS = {
     "steering": ARMS,
     "sampling": ARMS,
     "words": (*ARMS, "transformers"),
+    "decoding": TORCH[1:],
     "trained": (*TORCH, "mujoco", "mujoco-warp"),
     "traffic": ("libsumo",),
     "workers": ARMS,

@@ -48,6 +48,7 @@ WITH_ENCODER = pytest.mark.skipif(installed() is None, reason="the extra [vla] i
         "arm.py",
         pytest.param("manipulation.py --only pick-place", marks=pytest.mark.long),
         pytest.param('words.py --only "seed 0"', marks=[pytest.mark.long, WITH_ENCODER]),
+        "decoding.py",
         pytest.param("steering.py --only reach-v3", marks=pytest.mark.long),
         pytest.param('trained.py --only "arm_reach, ppo"', marks=pytest.mark.long),
         "traffic.py",

@@ -64,12 +64,23 @@ def test_a_task_without_words_is_named():
 def test_a_place_of_a_cube_has_many_sentences_and_unseen_ones(thing):
     told = instructions(thing)
     assert 50 <= len(told.learned) <= 200 and len(told.held_out) >= 6
-    bare = [{s.removeprefix(lead) for s in told.learned for lead in ("please ", "now ")}]
+    bare = [
+        {s.removeprefix(lead) for s in told.learned for lead in ("please ", "now ", "go ahead and ", "you should ")}
+    ]
     bare += [{s.removeprefix(lead) for s in told.held_out for lead in ("could you ", "i would like you to ")}]
     assert not bare[0] & bare[1]
+    learned, held_out = ({*expanded((said,))} for said in SAID_AS[thing.relation])
+    assert not any(where in sentence for where in held_out for sentence in told.learned)
+    assert not any(f" {where} " in sentence for where in learned for sentence in told.held_out)
     for sentence in (*told.learned, *told.held_out):
         assert sentence == " ".join(sentence.split()) and sentence == sentence.lower()
         assert not {*"()|{}"} & {*sentence} and sentence.index(thing.moved) < sentence.index(thing.reference)
+
+
+def test_things_differ_in_which_of_their_sentences_learning_sees():
+    one, other = (instructions(thing).learned for thing in things(COLOURS)[:2])  # red left of green, of blue
+    swapped = {sentence.replace("green", "blue") for sentence in one}
+    assert 0 < len(swapped & {*other}) < len(other)
 
 
 def test_no_sentence_asks_for_two_places():

@@ -92,7 +92,10 @@ class VlaConfig(Shown):
         if self.head == "flow" and self.pretrained.folder:
             raise ValueError("a pretrained policy says tokens: algorithm.pretrained goes with algorithm.head=tokens")
         if self.auxiliary < 0.0 or (self.auxiliary and self.pretrained.folder):
-            raise ValueError(f"auxiliary must not be negative, and is of no pretrained policy; got {self.auxiliary}")
+            raise ValueError(
+                "auxiliary must not be negative, and is of no pretrained policy: set algorithm.auxiliary=0; "
+                f"got {self.auxiliary}"
+            )
         if self.tokens not in KINDS:
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
         if self.micro_batch < 0:

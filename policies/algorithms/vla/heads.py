@@ -124,7 +124,8 @@ class FlowHead:
         self.chunk = config.horizon, spec.size(task.commands)
 
     def begin(self, seed: int, device: str) -> tuple[SentenceEncoder, TinyFlow]:
-        encoder, config = SentenceEncoder(self.task.encoder), self.config
+        config = self.config
+        encoder = SentenceEncoder(self.task.encoder, config.network.encoder_layers)
         numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
         return encoder, TinyFlow(self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed)
 

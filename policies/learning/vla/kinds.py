@@ -36,7 +36,7 @@ def begun(
     """What hears and what speaks for a task; ValueError where a folder does not fit."""
     if pretrained.folder:
         return opened(task, tokens, tokeniser(task.encoder), pretrained, seed, device)
-    encoder = SentenceEncoder(task.encoder)
+    encoder = SentenceEncoder(task.encoder, network.encoder_layers)
     numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
     return encoder, TinyVla(tokens, numbers, pictures, encoder.size, network, seed)
 

@@ -34,17 +34,21 @@ class TinyConfig:
     points: int = 32  # places in each picture
     sight: EncoderConfig = field(default_factory=EncoderConfig)
     patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
-    sense: int = 0  # numbers of a layer in which words choose among what is measured, as they do in pictures; 0: none
+    encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
+    roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
+    sense: int = 0  # numbers of a layer in which words choose among what is measured, by gates; 0: none
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
-        if min(self.width, self.layers, self.heads, self.points, self.patch) < 1 or self.width % self.heads:
+        counts = self.width, self.layers, self.heads, self.points, self.patch, self.roles
+        if min(counts) < 1 or self.width % self.heads:
             raise ValueError(
-                "width, layers, heads, points and patch are at least 1, and heads divide width; "
-                f"got {self.width}, {self.layers}, {self.heads}, {self.points}, {self.patch}"
+                "width, layers, heads, points, patch and roles are at least 1, and heads divide width; "
+                f"got {', '.join(map(str, counts))}"
             )
-        if self.sense < 0:
-            raise ValueError(f"sense must not be negative, got {self.sense}")
+        for name in ("sense", "encoder_layers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass
@@ -130,7 +134,8 @@ class Looking(nn.Module):
         width, sight = config.width, config.sight
         channels = sight.channels[-1]
         generator = torch.Generator().manual_seed(seed)
-        self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, 1)
+        self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, config.roles)
+        self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
         self.measure = nn.Linear(config.sense or numbers, width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in pictures})
         self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in pictures})
@@ -156,14 +161,15 @@ class Looking(nn.Module):
 
     def tell(self, words: Tensor, there: Tensor) -> Told:
         heard = self.hear(words)
-        weight = self.counts(heard).squeeze(-1).masked_fill(~there, -torch.inf).softmax(-1)
-        return Told(heard, there, (weight[:, None] @ heard).squeeze(1))
+        weight = self.counts(heard).masked_fill(~there[..., None], -torch.inf).softmax(1)
+        return Told(heard, there, self.gather((weight.transpose(1, 2) @ heard).flatten(1)))
 
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
         measured = (numbers - self.mean) / self.deviation
         if self.config.sense:
             more, shift = self.choose(told.heard).chunk(2, -1)
-            measured = F.relu(self.sense(measured)) * (1.0 + more) + shift
+            # A gate opens or shuts: words choose the same, however they are put.
+            measured = self.sense(measured) * (2.0 * torch.sigmoid(more)) + shift
         measured = self.measure(measured)
         context, start = [told.words, measured[:, None]], told.heard + measured
         for signal in self.pictures:

@@ -48,13 +48,39 @@ def test_states_do_not_depend_on_padding_or_neighbours(folder):
     together, there = encoder.states(SENTENCES)
     assert together.shape == (3, 24, SIZE) and there.sum(1).tolist() == [5, 6, 9]
     alone, _ = SentenceEncoder(folder).states(SENTENCES[1:2], most=6)
-    assert torch.equal(together[1, :6], alone[0]) and not together[~there].any()
+    assert torch.allclose(together[1, :6], alone[0], atol=1e-5) and not together[~there].any()
+
+
+def test_many_sentences_are_encoded_together_each_as_if_alone(folder):
+    many = [" ".join(["open", "the", "drawer", "please"][: 1 + k % 4] + ["push"] * (k // 4)) for k in range(72)]
+    encoder, calls = SentenceEncoder(folder), []
+    encoder.register_forward_hook(lambda _, given, made: calls.append(len(made)))
+    together, there = encoder.states([*many, *many])  # each of them twice
+    assert sum(calls) == len({*many}) and max(calls) <= 32 and len(calls) < len(many) // 2
+    for k in (0, 5, 40, 71):
+        alone, seen = SentenceEncoder(folder).states([many[k]])
+        assert torch.allclose(together[k], alone[0], atol=1e-5) and torch.equal(there[k], seen[0])
+        assert torch.equal(together[k], together[k + 72])
 
 
 def test_word_order_and_words_count(folder):
     encoder = SentenceEncoder(folder)
     one, other = encoder.states(["open the drawer", "drawer the open"])[0]
     assert (one[1:4] - other[1:4].flip(0)).abs().max() > 1e-3
+
+
+def test_the_states_after_some_of_the_layers(folder):
+    whole, first = SentenceEncoder(folder), SentenceEncoder(folder, layers=1)
+    assert len([*first.buffers()]) < len([*whole.buffers()]) and SentenceEncoder(folder, layers=2).layers == 2
+    after = []
+    norm = whole._norm
+    whole._norm = lambda x, name: after.append((name, norm(x, name))) or after[-1][1]
+    whole.states(SENTENCES[:1])
+    (expected,) = (made for name, made in after if name == "encoder.layer.0.output.LayerNorm")
+    states, there = first.states(SENTENCES[:1])
+    assert torch.equal(states[there], expected[0])
+    with pytest.raises(ValueError, match="a model of 2 layers: encoder_layers is at most that, got 4"):
+        SentenceEncoder(folder, layers=4)
 
 
 def test_states_are_those_of_transformers(folder):

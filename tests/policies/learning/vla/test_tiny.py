@@ -184,11 +184,39 @@ def test_words_choose_among_what_is_measured_where_that_is_a_layer(encoder, sens
     assert error.item() < 0.1 if sense else error.item() > 0.25
 
 
+def test_each_role_hears_other_words(encoder):
+    """Which word comes first."""
+    torch.manual_seed(0)
+    words = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 0, 2]]), 3).float()
+    place = torch.eye(3).expand(4, 3, 3)
+    told = torch.cat([words, place], 2), torch.ones(4, 3, dtype=torch.bool)
+    wanted = torch.tensor([0, 2, 0, 1])
+
+    def learned(roles):
+        config = TinyConfig(width=4, heads=2, roles=roles, sight=EncoderConfig(channels=[4], strides=[4]))
+        policy = TinyVla(BINS, NUMBERS, CAMERA, 6, config, seed=0)
+        tell = torch.nn.Linear(4, 3)
+        parts = [*policy.hear.parameters(), *policy.counts.parameters(), *policy.gather.parameters()]
+        optimizer = torch.optim.Adam([*parts, *tell.parameters()], 1e-2)
+        for _ in range(300):
+            loss = torch.nn.functional.cross_entropy(tell(policy.tell(*told).heard), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return policy, float(loss.detach())
+
+    policy, left = learned(3)
+    assert left < 0.05 and policy.tell(*told).heard.shape == (4, 4)
+    assert policy.counts(policy.hear(told[0])).shape == (4, 3, 3)
+
+
 @pytest.mark.parametrize(
     ("act", "message"),
     [
         (lambda p, x: TinyConfig(width=30, heads=4), "heads divide width"),
         (lambda p, x: TinyConfig(sense=-1), "sense must not be negative, got -1"),
+        (lambda p, x: TinyConfig(encoder_layers=-1), "encoder_layers must not be negative, got -1"),
+        (lambda p, x: TinyConfig(roles=0), "roles are at least 1"),
         (lambda p, x: p.generate(x, -1.0, torch.Generator()), "zero or positive"),
         (lambda p, x: p.evaluate(x, torch.zeros(4, 4, dtype=torch.long), 0.0), "temperature is positive"),
     ],
