@@ -2,8 +2,8 @@
 
 The state machine of FastRLAP (Stachowicz et al. 2023, arXiv 2304.09831): who wants to drive and gets nowhere is stuck,
 who is hit hard has crashed; both back out and drive on, and in the end wait for help. Theirs steers at random. Ours
-turns to where its policy steers, as in a three-point turn, and the other way when something is behind it, too; at
-random when the policy does not say, or was wrong too often. A person who takes over is not judged.
+turns to where its policy steers, or else to any side, and keeps to it, as in a three-point turn; it goes ahead when
+something is behind it, too, and turns at random when that did not help. A person who takes over is not judged.
 
 What is commanded meanwhile passes the guard as everything does: within the robot's limits, and not while it is stopped.
 """
@@ -26,6 +26,7 @@ Bools = NDArray[np.bool_]
 STATES = ("driving", "stuck", "crashed", "recovering", "teleoperated", "lost")
 DRIVING, STUCK, CRASHED, RECOVERING, TELEOPERATED, LOST = range(6)
 UNDECIDED = 0.05  # of the steering's limit: below, a policy does not say to which side
+SHARP = 0.7, 1.0  # of that limit: how it turns
 # "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
 
 
@@ -187,12 +188,13 @@ class Recovery:
         self._try(crashed | stuck | blocked)
 
     def _choose(self, which: Bools, steer: Array) -> None:
-        """To which side they turn."""
+        """To which side they turn: the same until they are free, or else who changes its mind would turn back."""
         middle, most = 0.5 * (self._steer.high + self._steer.low), 0.5 * (self._steer.high - self._steer.low)
-        random, size = self._rng.choice((-1.0, 1.0), self.n), self._rng.uniform(0.5, 1.0, self.n)
-        says = (np.abs(steer - middle) > UNDECIDED * most) & (self._attempts < self.rules.attempts // 2)
-        turn = np.where(says, np.sign(steer - middle), random) * size
-        self._turn = np.where(which, turn, self._turn).astype(np.float32)
+        random, size = self._rng.choice((-1.0, 1.0), self.n), self._rng.uniform(*SHARP, self.n)
+        says = np.where(np.abs(steer - middle) > UNDECIDED * most, np.sign(steer - middle), random)
+        side = np.where(self._attempts == 0, says, np.sign(self._turn))
+        side = np.where(self._attempts < self.rules.attempts // 2, side, random)
+        self._turn = np.where(which, side * size, self._turn).astype(np.float32)
 
     def _try(self, which: Bools) -> None:
         """An attempt to get free, of those who have one left."""
