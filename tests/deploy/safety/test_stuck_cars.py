@@ -1,8 +1,9 @@
 """Cars that stand against walls of tracks that nobody has seen free themselves, whoever drives.
 
-    PYTHONPATH=. python tests/deploy/safety/test_stuck_cars.py gap human pursuit FILE.onnx
+PYTHONPATH=. python tests/deploy/safety/test_stuck_cars.py gap human pursuit FILE.onnx
 """
 
+import itertools
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -13,53 +14,62 @@ import pytest
 from deploy.drivers.simulated import evaluation_seed
 from deploy.guard import Guard
 from deploy.policy_file import PolicyFile
-from deploy.safety.recovery import Recovery, Rules
+from deploy.safety.recovery import LOST, Recovery, Rules
 from sim.conditions import Conditions
 from sim.env import evaluation_env
 from sim.scenes.track import WIDTH
 from sim.tasks import make
 
 CONDITIONS: dict[str, dict[str, bool]] = {"as in training": {}, "reality": {"reality": True}}
-SEEN, AFTER = 6.0, 20.0  # s in which it comes to stand, and in which it has to get free
-SLOW, STANDS = 0.25, 1.5  # m/s, and s for which it is slower: it is stuck
+SECONDS = 20.0  # in which it has to get free
 WAY = 5.0  # m along the track, either way, that who is free has driven
 
 
 @dataclass
 class Outcome:
-    """Of cars that were stuck (k,)."""
+    """Of cars (n,)."""
 
-    free: Any  # in time
-    seconds: Any  # until it had driven so far; NaN: never
-    ahead: Any  # it drives on the way that the track is driven
+    seconds: Any  # until it had driven so far; NaN: not in time
+    ahead: Any  # it drives the way that the track is driven
     lost: Any
 
+    @property
+    def free(self) -> Any:
+        """Those that had driven so far in time."""
+        return np.isfinite(self.seconds)
 
-def driven_by(driver: str, condition: str, n: int, seed: int = 7) -> Outcome:
-    """`n` cars at any angle against a wall, driven by a baseline or a policy file: those that got stuck there."""
+
+def driven_by(driver: str, condition: str, n: int, recovery: bool = True, seed: int = 7) -> Outcome:
+    """`n` cars that stand at any angle against a wall, driven by a baseline or a policy file."""
     rules: dict[str, Any] = {"touch": "costs", "laps": 20, "steps": 10_000, **CONDITIONS[condition]}
     policy = PolicyFile.load(driver) if driver.endswith(".onnx") else None
     rules["told"] = policy is not None and any(s.name == "last_speed" for s in policy.inputs)
-    task, ahead_only = make("car_race", **rules, reverse=1.0), make("car_race", **rules)
+    task: Any = make("car_race", **rules, reverse=1.0)
+    forward: Any = make("car_race", **rules)
     env: Any = evaluation_env(task, n, evaluation_seed(seed), Conditions())
     env.reset(range(n), range(n))
     against_walls(env, np.random.default_rng(seed))
-    play = policy.step if policy else ahead_only.baselines[driver]
+    play = policy.step if policy else forward.baselines[driver]
     if policy:
         policy.reset(n)
     frees = Recovery(Rules.from_table(task.robot.recovery), task.rate_hz, task.robot.commands)
-    guard = Guard(task.policy, ahead_only.commands, reach=task.robot.commands, recovery=frees)
+    guard = Guard(task.policy, forward.commands, reach=task.robot.commands, recovery=frees if recovery else None)
     guard.reset(n)
     ages = dict.fromkeys((s.name for s in task.policy), 0.0)
-    speeds, ways = [], []
-    for _ in range(round((SEEN + AFTER) * task.rate_hz)):
+    ways = []
+    for _ in range(round(SECONDS * task.rate_hz)):
         seen = env.observe()
         guard.screen({s.name: seen[s.name] for s in task.policy}, ages)
         wanted = play({s.name: seen[s.name] for s in policy.inputs} if policy else seen)
         env.step(guard.filter(wanted))
-        speeds.append(np.linalg.norm(env.truth()["velocity"], axis=1))
         ways.append(env.place[:, 2].copy())
-    return judged(np.array(speeds), np.cumsum(ways, axis=0), frees.state == 5, task.rate_hz)
+    way = np.cumsum(ways, axis=0)
+    return Outcome(first_at(np.abs(way) > WAY, task.rate_hz), way[-1] > 0.0, frees.state == LOST)
+
+
+def first_at(far: Any, rate_hz: float) -> Any:
+    """s (n,) until it was first so (steps, n); NaN where it never was."""
+    return np.where(far.any(axis=0), (far.argmax(axis=0) + 1) / rate_hz, np.nan)
 
 
 def against_walls(env: Any, rng: np.random.Generator) -> None:
@@ -81,52 +91,35 @@ def against_walls(env: Any, rng: np.random.Generator) -> None:
     env._sensors.send(env._table)
 
 
-def judged(speeds: Any, ways: Any, lost: Any, rate_hz: float) -> Outcome:
-    """Of speeds and ways (steps, n): whoever stood in the first seconds, whatever anybody noticed."""
-    long, n = round(STANDS * rate_hz), speeds.shape[1]
-    still = np.cumsum(np.concatenate([np.zeros((1, n)), speeds < SLOW]), axis=0)
-    stands = (still[long:] - still[:-long] == long)[: round((SEEN - STANDS) * rate_hz)]
-    stuck, began = stands.any(axis=0), stands.argmax(axis=0) + long - 1
-    far, row = np.abs(ways - ways[began, np.arange(n)]) > WAY, np.arange(len(ways))[:, None]
-    far &= row > began
-    took = np.where(far.any(axis=0), (far.argmax(axis=0) - began) / rate_hz, np.nan)
-    ahead = ways[-1] > ways[began, np.arange(n)]
-    return Outcome((took <= AFTER)[stuck], took[stuck], ahead[stuck], lost[stuck])
-
-
-@pytest.mark.parametrize("driver", ["gap", "pursuit"])
+@pytest.mark.parametrize("driver", ["gap", "human"])
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_cars_against_walls_free_themselves(driver, condition):
-    outcome = driven_by(driver, condition, 100)
-    assert len(outcome.free) >= 25 and outcome.free.mean() >= 0.95
+    alone = driven_by(driver, condition, 100, recovery=False)
+    helped = driven_by(driver, condition, 100)
+    assert (~alone.free).sum() > 25 and helped.free[~alone.free].mean() >= 0.95
 
 
-def test_only_who_stood_and_drove_on_in_time_is_free():
-    steps, rate = round((SEEN + AFTER) * 20.0), 20.0
-    speeds, ways = np.ones((steps, 4)), np.zeros((steps, 4))
-    speeds[:40, :3] = 0.0  # the last one drives
-    ways[:, 0] = np.linspace(0.0, 12.0, steps)
-    ways[:, 1] = -np.linspace(0.0, 12.0, steps)
-    outcome = judged(speeds, ways, np.array([False, False, True, False]), rate)
-    assert outcome.free.tolist() == [True, True, False] and outcome.ahead.tolist() == [True, False, False]
-    assert outcome.lost.tolist() == [False, False, True]
+def test_who_drives_so_far_in_time_is_free():
+    far = np.array([[False, False], [True, False], [True, False]])
+    assert np.array_equal(first_at(far, 20.0), [0.1, np.nan], equal_nan=True)
 
 
-def main(drivers: list[str], n: int = 600) -> None:
+def main(drivers: list[str], n: int = 400) -> None:
     """A line per driver and condition."""
     from policies.runner.report import wilson
 
-    for driver in drivers:
-        for condition in CONDITIONS:
-            found = driven_by(driver, condition, n)
-            k, stuck = int(found.free.sum()), len(found.free)
-            low, high = wilson(k, stuck) if stuck else (0.0, 1.0)
-            took = np.nanmedian(found.seconds) if k else float("nan")
-            print(
-                f"{driver}, {condition}: {k} of {stuck} = {100 * k / stuck:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-                f", median {took:.1f} s, {int(found.lost.sum())} lost, {100 * found.ahead.mean():.0f} % ahead",
-                flush=True,
-            )
+    for driver, condition in itertools.product(drivers, CONDITIONS):
+        stuck = ~driven_by(driver, condition, n, recovery=False).free
+        found = driven_by(driver, condition, n)
+        free, total = int(found.free[stuck].sum()), int(stuck.sum())
+        low, high = wilson(free, total)
+        print(
+            f"{driver}, {condition}: {total} of {n} do not get away by themselves; with recovery {free} of these do = "
+            f"{100 * free / total:.1f} % ({100 * low:.1f} to {100 * high:.1f}), after "
+            f"{np.nanmedian(found.seconds[stuck]):.1f} s (median), {int(found.lost[stuck].sum())} lost; of all "
+            f"{int(found.free.sum())}, {100 * found.ahead.mean():.0f} % of them the right way round",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
