@@ -224,7 +224,7 @@ def test_the_guard_lets_it_and_another_guard_decides_alike():
 def test_a_policy_that_may_only_go_ahead_is_backed_out_as_far_as_the_robot_goes():
     ahead = (Signal("speed", (1,), "m/s", "", 0.0, 3.0), COMMANDS[1])
     guard = Guard(INPUTS, ahead, reach=COMMANDS, recovery=Recovery(RULES, RATE, COMMANDS))
-    sent = pass_on(guard, 20, speed=0.0)
+    sent = pass_on(guard, 18, speed=0.0)
     assert sent[0]["speed"] == 2.0 and sent[-1]["speed"] == -0.5
     pass_on(guard, 20, speed=1.0)
     assert pass_on(guard, 1, speed=1.0)[0]["speed"] == 2.0
