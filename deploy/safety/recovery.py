@@ -1,8 +1,9 @@
 """A vehicle that is stuck or has crashed frees itself, in the world as in training: nobody puts it back.
 
 The state machine of FastRLAP (Stachowicz et al. 2023, arXiv 2304.09831): who wants to drive and gets nowhere is stuck,
-who is hit hard has crashed; both back out, steering at random, and drive on. Whoever is still stuck then tries the
-other way, and in the end waits for help. A person who takes over is not judged.
+who is hit hard has crashed; both back out and drive on, and in the end wait for help. Theirs steers at random. Ours
+turns to where its policy steers, or else to any side, and keeps to it, as in a three-point turn; it goes ahead when
+something is behind it, too, and turns at random when that did not help. A person who takes over is not judged.
 
 What is commanded meanwhile passes the guard as everything does: within the robot's limits, and not while it is stopped.
 """
@@ -24,6 +25,8 @@ Bools = NDArray[np.bool_]
 
 STATES = ("driving", "stuck", "crashed", "recovering", "teleoperated", "lost")
 DRIVING, STUCK, CRASHED, RECOVERING, TELEOPERATED, LOST = range(6)
+UNDECIDED = 0.05  # of the steering's limit: below, a policy does not say to which side
+SHARP = 0.7, 1.0  # of that limit: how it turns
 # "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
 
 
@@ -34,22 +37,27 @@ class Rules:
     drives: str  # the command that drives it (1,): a speed (m/s), or what goes with one
     steers: str  # the command that steers it (1,)
     back: float  # of `drives`, to back out
-    forth: float  # of `drives`, when backing out did not help
+    forth: float  # of `drives`, where it cannot back out
     moves: str = "speed"  # the signal that says how fast it is (k,), m/s
     slow: float = 0.1  # m/s: below, it does not get anywhere
     stuck_s: float = 1.5  # s without getting anywhere, though it wants to drive
+    stands_s: float = 0.0  # s for which a policy may want to stand, as one does before a wall; 0: as long as it likes
     sees: str = ""  # a signal that changes when it moves, as distances do; wheels that spin do not count then
     still: float = 0.05  # the mean change of that below which it does not get anywhere
     feels: str = ""  # the signal that says its acceleration (k,), m/s^2
     hard: float = 20.0  # m/s^2, forward and to the side: it has crashed
     recover_s: float = 1.0  # s of an attempt to get free
+    blocked_s: float = 0.4  # s of an attempt without getting anywhere, after which it tries the other way
+    wheels: bool = True  # `steers` is an angle of wheels, which turns it the other way when it backs; or a rate
     free_s: float = 1.0  # s of driving after which it is free
     attempts: int = 8  # without getting free, before it waits for help
     teleoperated_s: float = 0.5  # s for which whoever has taken over is waited for
 
     def __post_init__(self) -> None:
-        positive = ("slow", "stuck_s", "still", "hard", "recover_s", "free_s", "attempts", "teleoperated_s")
-        for name in positive:
+        seconds = ("stuck_s", "recover_s", "blocked_s", "free_s", "teleoperated_s")
+        if not 0.0 <= self.stands_s < math.inf:
+            raise ValueError(f"recovery: stands_s must be 0 or positive, got {self.stands_s!r}")
+        for name in ("slow", "still", "hard", "attempts", *seconds):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise ValueError(f"recovery: {name} must be positive, got {value!r}")
@@ -68,8 +76,8 @@ class Rules:
         if unknown := told.keys() - known:
             raise ValueError(f"recovery: unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}")
         for name, value in told.items():
-            wanted = {"str": str, "int": int}.get(str(known[name].type), (int, float))
-            if isinstance(value, bool) or not isinstance(value, wanted):
+            wanted = {"str": str, "int": int, "bool": bool}.get(str(known[name].type), (int, float))
+            if isinstance(value, bool) != (wanted is bool) or not isinstance(value, wanted):
                 raise ValueError(f"recovery: {name} is a {known[name].type}, got {value!r}")
         try:
             return cls(**told)
@@ -106,8 +114,10 @@ class Recovery:
         """Begin a drive of `n` robots."""
         self.n = n
         self.state = np.full(n, DRIVING, np.int8)
-        self._idle, self._left, self._away = (np.zeros(n) for _ in range(3))  # s: stood; to go; drives freely
-        self._attempts, self._steering = np.zeros(n, np.int64), np.zeros(n, np.float32)
+        # s: got nowhere and wanted to; was still, driving or getting free; to go; drives freely
+        self._idle, self._stood, self._left, self._away = (np.zeros(n) for _ in range(4))
+        self._attempts, self._ahead = np.zeros(n, np.int64), np.zeros(n, bool)  # it gets free going ahead
+        self._turn = np.zeros(n, np.float32)  # to the left, -1 to 1, while it gets free
         self._seen: Array | None = None  # what it saw when it last moved
 
     @property
@@ -120,12 +130,13 @@ class Recovery:
         """A person commands: nobody is judged, and what was wrong before is forgotten."""
         self.state[:] = TELEOPERATED
         self._left[:] = self.rules.teleoperated_s
-        self._idle[:], self._away[:], self._attempts[:] = 0.0, 0.0, 0
+        self._idle[:], self._stood[:], self._away[:], self._attempts[:] = 0.0, 0.0, 0.0, 0
 
     def step(self, signals: Mapping[str, Array], wanted: Mapping[str, Array], stopped: Bools) -> dict[str, Array]:
         """Commands (n, *shape): the policy's, or what frees a robot. Who is `stopped` (n,) is not judged."""
-        drive = np.asarray(wanted[self.rules.drives], np.float64).reshape(self.n)
-        self._judge((np.nan_to_num(drive) != 0.0) & ~stopped, self._moves(signals), self._hit(signals) & ~stopped)
+        names = self.rules.drives, self.rules.steers
+        drive, steer = (np.nan_to_num(np.asarray(wanted[k], np.float64).reshape(self.n)) for k in names)
+        self._judge((drive != 0.0) & ~stopped, ~self._moves(signals), self._hit(signals), stopped, steer)
         return {s.name: self._of(s, np.asarray(wanted[s.name], np.float32)) for s in self.commands}
 
     def _moves(self, signals: Mapping[str, Array]) -> Bools:
@@ -149,42 +160,61 @@ class Recovery:
         hard: Bools = np.linalg.norm(felt, axis=1) > self.rules.hard
         return hard
 
-    def _judge(self, asked: Bools, moves: Bools, hit: Bools) -> None:
+    def _judge(self, asked: Bools, still: Bools, hit: Bools, stopped: Bools, steer: Array) -> None:
         rules, state, half = self.rules, self.state, 0.5 * self.period  # sums of periods are not exact
         state[(state == STUCK) | (state == CRASHED)] = RECOVERING
         busy = (state == RECOVERING) | (state == TELEOPERATED)
         self._left[busy] -= self.period
-        state[busy & (self._left <= half)] = DRIVING
+        done = busy & (self._left <= half)
+        state[done], self._stood[done] = DRIVING, 0.0
         drives = state == DRIVING
-        self._idle = np.where(drives & asked & ~moves, self._idle + self.period, 0.0)
-        self._away = np.where(drives & moves, self._away + self.period, 0.0)
+        acts = (drives | (state == RECOVERING)) & ~stopped
+        self._stood = np.where(acts & still, self._stood + self.period, 0.0)
+        self._idle = np.where(drives & asked & still, self._idle + self.period, 0.0)
+        self._away = np.where(drives & ~still, self._away + self.period, 0.0)
         free = (self._attempts > 0) & (self._away >= rules.free_s - half)
         self._attempts[free] = 0
         self.counts["freed"] += int(free.sum())
-        crashed, stuck = drives & hit, drives & ~hit & (self._idle >= rules.stuck_s - half)
-        self._begin(crashed, CRASHED)
-        self._begin(stuck, STUCK)
+        blocked = (state == RECOVERING) & (self._stood >= rules.blocked_s - half)
+        idle = self._idle >= rules.stuck_s - half
+        if rules.stands_s:
+            idle |= self._stood >= rules.stands_s - half
+        crashed, stuck = drives & hit & ~stopped, drives & idle & ~hit
+        for which, noticed in ((crashed, CRASHED), (stuck, STUCK)):
+            state[which] = noticed
+            self.counts[STATES[noticed]] += int(which.sum())
+        self._ahead = np.where(blocked, ~self._ahead, self._ahead & ~(crashed | stuck))
+        self._choose(crashed | stuck, steer)
+        self._try(crashed | stuck | blocked)
 
-    def _begin(self, which: Bools, state: int) -> None:
+    def _choose(self, which: Bools, steer: Array) -> None:
+        """To which side they turn: the same until they are free, or else who changes its mind would turn back."""
+        middle, most = 0.5 * (self._steer.high + self._steer.low), 0.5 * (self._steer.high - self._steer.low)
+        random, size = self._rng.choice((-1.0, 1.0), self.n), self._rng.uniform(*SHARP, self.n)
+        says = np.where(np.abs(steer - middle) > UNDECIDED * most, np.sign(steer - middle), random)
+        side = np.where(self._attempts == 0, says, np.sign(self._turn))
+        side = np.where(self._attempts < self.rules.attempts // 2, side, random)
+        self._turn = np.where(which, side * size, self._turn).astype(np.float32)
+
+    def _try(self, which: Bools) -> None:
         """An attempt to get free, of those who have one left."""
-        self.state[which] = state
-        self.counts[STATES[state]] += int(which.sum())
         self._attempts[which] += 1
         lost = which & (self._attempts > self.rules.attempts)
         self.state[lost] = LOST
         self.counts["lost"] += int(lost.sum())
-        self._left[which], self._idle[which], self._away[which] = self.rules.recover_s, 0.0, 0.0
-        drawn = self._rng.uniform(self._steer.low, self._steer.high, self.n).astype(np.float32)
-        self._steering = np.where(which, drawn, self._steering)
+        self._left[which] = self.rules.recover_s
+        self._idle[which], self._stood[which], self._away[which] = 0.0, 0.0, 0.0
 
     def _of(self, signal: Signal, wanted: Array) -> Array:
         """Of one command (n, *shape): the policy's for those who drive; who is lost stands."""
         rules, rest = self.rules, np.full(self.n, min(max(0.0, signal.low), signal.high), np.float32)
         own = rest
         if signal.name == rules.drives:
-            own = np.where(self._attempts % 2 == 1, rules.back, rules.forth).astype(np.float32)
+            own = np.where(self._ahead, rules.forth, rules.back).astype(np.float32)
         if signal.name == rules.steers:
-            own = self._steering
+            middle, most = np.float32(0.5 * (signal.high + signal.low)), np.float32(0.5 * (signal.high - signal.low))
+            turns = np.where(self._ahead | (not rules.wheels), self._turn, -self._turn)
+            own = np.clip(middle + most * turns, np.float32(signal.low), np.float32(signal.high))
         own = np.where(self.state == LOST, rest, own)
         rows = (self.n, *[1] * (wanted.ndim - 1))
         return np.where(self.acts.reshape(rows), own.reshape(rows), wanted)

@@ -61,7 +61,7 @@ def test_who_wants_to_drive_and_does_not_is_stuck_and_backs_out():
     one = made()
     states = [state for _, state in drive(one, 15)]
     assert states == [DRIVING] * 14 + [STUCK]  # 1.5 s
-    done = drive(one, 9)
+    done = drive(one, 9, speed=0.5)
     assert {state for _, state in done} == {RECOVERING}
     assert all(sent["speed"] == -0.5 and abs(float(sent["steering"][0, 0])) <= 0.4 for sent, _ in done)
     assert len({float(sent["steering"][0, 0]) for sent, _ in done}) == 1  # it does not waver
@@ -71,6 +71,44 @@ def test_who_wants_to_drive_and_does_not_is_stuck_and_backs_out():
     assert one.counts == {"stuck": 1, "crashed": 0, "freed": 1, "lost": 0}
 
 
+@pytest.mark.parametrize(("wheels", "steers", "backing"), [(True, 0.4, -1.0), (True, -0.4, 1.0), (False, 0.4, 1.0)])
+def test_it_turns_to_where_its_policy_steers(wheels, steers, backing):
+    one = made(Rules(**{**vars(RULES), "wheels": wheels}))
+    for _ in range(15):
+        sent = one.step(told(), wish(steering=steers), free())
+    assert one.state[0] == STUCK and 0.27 <= backing * float(sent["steering"][0, 0]) <= 0.4
+    for _ in range(4):  # backing out is not possible
+        sent = one.step(told(), wish(steering=steers), free())
+    assert sent["speed"] == 0.5 and 0.2 <= np.sign(steers) * float(sent["steering"][0, 0]) <= 0.4
+
+
+def test_it_keeps_to_its_side_and_turns_at_random_where_nobody_says_or_that_did_not_help():
+    def sides(steers, tried):
+        one = made(n=200)
+        one._attempts[:], one._turn[:] = tried, 1.0  # to the left
+        for _ in range(15):
+            sent = one.step(told(n=200), wish(steering=steers, n=200), free(200))
+        return set(np.sign(sent["steering"][:, 0]).tolist())
+
+    assert sides(-0.4, 0) == {1.0} and sides(-0.4, 3) == {-1.0}
+    assert sides(0.0, 0) == {-1.0, 1.0} == sides(0.4, 4)
+
+
+def test_who_may_not_stand_for_long_is_stuck_when_it_does():
+    one = made(Rules(**{**vars(RULES), "stands_s": 3.0}))
+    for k in range(30):
+        one.step(told(), wish(speed=0.0), free())
+        assert one.state[0] == (STUCK if k == 29 else DRIVING)
+
+
+def test_who_is_stopped_while_it_gets_free_does_not_try_the_other_way():
+    one = made()
+    drive(one, 16)
+    for _ in range(8):
+        sent = one.step(told(), wish(), np.ones(1, bool))
+    assert one.state[0] == RECOVERING and sent["speed"] == -0.5 and one._attempts[0] == 1
+
+
 def test_who_does_not_want_to_drive_is_not_stuck():
     one = made()
     for _ in range(100):
@@ -78,13 +116,13 @@ def test_who_does_not_want_to_drive_is_not_stuck():
     assert one.state[0] == DRIVING and one.counts["stuck"] == 0
 
 
-def test_it_tries_the_other_way_and_then_waits_for_help():
+def test_where_it_cannot_back_out_it_goes_ahead_and_then_waits_for_help():
     one, ways = made(Rules(**{**vars(RULES), "attempts": 3})), []
-    for _ in range(120):
+    for _ in range(14 + 3 * 4 + 1):  # each attempt is given up after 0.4 s
         sent = one.step(told(), wish(), free())
-        if one.state[0] == STUCK:
-            ways.append(float(sent["speed"][0, 0]))
-    assert ways == [-0.5, 0.5, -0.5] and one.state[0] == LOST and one.counts["lost"] == 1
+        ways.append(float(sent["speed"][0, 0]))
+    assert ways[14:] == [-0.5] * 4 + [0.5] * 4 + [-0.5] * 4 + [0.0]
+    assert one.state[0] == LOST and one.counts["lost"] == 1
     sent = one.step(told(), wish(), free())
     assert sent["speed"] == 0.0 and sent["steering"] == 0.0
     one.restart()  # somebody helps
@@ -186,7 +224,7 @@ def test_the_guard_lets_it_and_another_guard_decides_alike():
 def test_a_policy_that_may_only_go_ahead_is_backed_out_as_far_as_the_robot_goes():
     ahead = (Signal("speed", (1,), "m/s", "", 0.0, 3.0), COMMANDS[1])
     guard = Guard(INPUTS, ahead, reach=COMMANDS, recovery=Recovery(RULES, RATE, COMMANDS))
-    sent = pass_on(guard, 20, speed=0.0)
+    sent = pass_on(guard, 18, speed=0.0)
     assert sent[0]["speed"] == 2.0 and sent[-1]["speed"] == -0.5
     pass_on(guard, 20, speed=1.0)
     assert pass_on(guard, 1, speed=1.0)[0]["speed"] == 2.0
@@ -225,6 +263,8 @@ def test_bad_rules_are_named():
         ({"attempts": 2.5}, "attempts is a int"),
         ({"back": "fast"}, "back is a float"),
         ({"hard": True}, "hard is a float"),
+        ({"wheels": 1}, "wheels is a bool"),
+        ({"stands_s": -1.0}, "stands_s must be 0 or positive"),
     ):
         with pytest.raises(ValueError, match=message):
             Rules.from_table({**table, **other})
