@@ -143,7 +143,7 @@ def test_it_takes_over_smoothly_and_within_its_cap(flying: Bench):
 
 @pytest.mark.parametrize(
     ("limit", "value", "reason"),
-    [("seconds", 1.0, guard.TIME), ("fence", 0.2, guard.FENCE), ("voltage", 3.98, guard.BATTERY)],
+    [("seconds", 1.0, guard.TIME), ("fence", 0.2, guard.FENCE), ("voltage", 4.0, guard.BATTERY)],
 )
 def test_what_the_guard_on_board_finds_lands_it(flying: Bench, limit: str, value: float, reason: int):
     """The client that streamed the set points falls silent as it happens: no watchdog stops the motors in the air."""
