@@ -225,6 +225,7 @@ class OutOfTree:
         position, velocity = self._sensed.position, self._sensed.velocity
         if self._descent is None:
             self._descent, self.failed = Landing(position, velocity, self._now), True
+            self._piloted = False  # anew, to hold the heading that it has now, not the one of the last set point
         descent = self._descent
         height = descent.height(position, velocity, self._now)
         if descent.down:

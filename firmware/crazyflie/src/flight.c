@@ -248,6 +248,7 @@ static setpoint_t stay(const float *place, float height) {
 static void come_down(control_t *control, const sensorData_t *sensors, const state_t *estimate, bool ran,
                       stabilizerStep_t step) {
     if (!failed) landing_begin(&descent, signals.position, signals.linear_velocity, now);
+    ran = ran && failed; /* it begins anew, to hold the heading that it has now, not the one of the last set point */
     failed = 1;
     computed = false;
     const float height = landing_height(&descent, signals.position, signals.linear_velocity, now);
