@@ -66,7 +66,7 @@ FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
 PLACING_DECKS = ("deck.bcLighthouse4", "deck.bcLoco", "deck.bcDWM1000")
 IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
-FULL = 65535
+FULL, SCANT = 65535, 3.7  # V at rest: a tenth of the charge; Crazyswarm2 calls a battery critical there
 
 
 class Crazyflie(Entered):
@@ -129,7 +129,7 @@ class Crazyflie(Entered):
         voltage = link.value("pm.vbat")
         if voltage < s.voltage:
             raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
-        self._notes.append(f"battery before   {voltage:.2f} V")
+        self._notes.append(f"battery before   {voltage:.2f} V{': charge it' if voltage < SCANT else ''}")
         if s.onboard:
             self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)

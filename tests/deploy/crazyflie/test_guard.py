@@ -290,7 +290,7 @@ def test_a_battery_is_low_that_has_less_than_3_v_in_a_hover_for_five_seconds(hov
 
 
 def test_the_sag_of_a_climb_is_none_of_a_battery_that_is_low(hovering):
-    """Full thrust for as long as it likes, 0.3 V below a hover; then as much in a hover, for four seconds of every five."""
+    """Full thrust for as long as it likes, 0.3 V below a hover; then that in a hover, for four seconds of every five."""
     found_after(hovering, [3.3] * 10)
     hovering.set("pid_thrust", 65535.0)
     assert found_after(hovering, [2.75] * 8000) == -1
@@ -333,6 +333,18 @@ def test_handed_back_it_brakes_stays_sinks_and_rests(firmware):
     firmware.set("voltage", 4.0)
     firmware.call(**sway(1))
     assert firmware.logged("flying") and firmware.logged("reason") == guard.FINE
+
+
+def test_handed_back_the_pid_controller_begins_anew(firmware):
+    """An empty set point first: so it holds the heading that there is, not the one that the last set point named."""
+    firmware.write("ramp", 10.0)
+    for k in range(5):
+        firmware.call(**sway(k))
+    firmware.forget()
+    firmware.call(**sway(5), velocity=(9, 0, 0))
+    assert firmware.logged("reason") == guard.SPEED and firmware.pid() == [(0, 0), (1, 0)]
+    firmware.call(**sway(6))
+    assert len(firmware.pid()) == 1
 
 
 def test_the_watchdog_is_kept_calm_while_it_lands_without_a_client(firmware):
