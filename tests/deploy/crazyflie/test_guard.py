@@ -290,7 +290,7 @@ def test_a_battery_is_low_that_has_less_than_3_v_in_a_hover_for_five_seconds(hov
 
 
 def test_the_sag_of_a_climb_is_none_of_a_battery_that_is_low(hovering):
-    """Full thrust for as long as it likes, 0.3 V below a hover; then that in a hover, for four seconds of every five."""
+    """Full thrust for as long as it likes, 0.3 V below a hover; then that in a hover, four of every five seconds."""
     found_after(hovering, [3.3] * 10)
     hovering.set("pid_thrust", 65535.0)
     assert found_after(hovering, [2.75] * 8000) == -1
