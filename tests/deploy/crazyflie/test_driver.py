@@ -154,25 +154,6 @@ def test_held_it_keeps_its_heading(policy: PolicyFile, simulation: Simulation, u
     assert max(abs(heading - 130.0) for heading in headings) < 10.0
 
 
-def test_the_set_points_name_the_heading_at_the_start(policy: PolicyFile, simulation: Simulation, uri: str):
-    """Which the PID controller holds that takes over; quad_any itself turns to where x points."""
-    half = math.radians(-70.0) / 2.0
-    simulation.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(math.cos(half), 0.0, 0.0, math.sin(half)))
-    driver, named = Crazyflie(100.0, Settings(uri=uri, height=0.3)), []
-    write = driver.write
-
-    def spy(commands) -> None:
-        write(commands)
-        firmware = simulation.vehicles[0].firmware
-        if firmware.policy_flies and firmware.app.age < 0.1:
-            named.append(firmware.setpoint.attitude[2])
-
-    driver.write = spy  # type: ignore[method-assign]
-    run(policy, driver, steps=450)
-    assert len(named) > 50
-    np.testing.assert_allclose(named[10:], -70.0, atol=3.0)
-
-
 def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simulation: Simulation, uri: str):
     guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
     driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.4))
@@ -266,9 +247,9 @@ def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
     link.close()
 
 
-def connected(said: dict[str, float]) -> Crazyflie:
+def connected(said: dict[str, float], onboard: bool = False) -> Crazyflie:
     """A driver whose vehicle says this of itself, and 0 of what is left out."""
-    driver = Crazyflie(100.0, Settings(uri="udp://127.0.0.1:1", onboard=False))
+    driver = Crazyflie(100.0, Settings(uri="udp://127.0.0.1:1", onboard=onboard))
     driver.link = SimpleNamespace(  # type: ignore[assignment]
         open=lambda _: None,
         write=lambda *_: None,
@@ -276,6 +257,7 @@ def connected(said: dict[str, float]) -> Crazyflie:
         wait=lambda *_: True,
         age=lambda: 0.0,
         value=lambda name: said.get(name, 0),
+        parameter=lambda _: 0,
     )
     driver.connect()
     return driver
@@ -293,6 +275,18 @@ def test_it_is_told_to_keep_its_nose_where_it_points_at_the_start():
     np.testing.assert_allclose(told, [np.cos(1.2), np.sin(1.2)], rtol=1e-6)
     said |= {"stateEstimate.qw": 1.0, "stateEstimate.qz": 0.0}  # turned in flight: the target stays
     np.testing.assert_array_equal(driver.read().signals["target_heading"][0], told)
+
+
+def test_the_set_points_name_the_heading_at_the_start():
+    """Which the PID controller on board turns to, whenever it flies."""
+    driver = connected({"pm.vbat": 4.1, "stateEstimate.qw": np.cos(0.6), "stateEstimate.qz": np.sin(0.6)}, onboard=True)
+    sent: list[tuple[float, ...]] = []
+    driver.link.client = SimpleNamespace(  # type: ignore[assignment]
+        commander=SimpleNamespace(send_position_setpoint=lambda *place: sent.append(place))
+    )
+    driver._airborne = driver._handed_over = True
+    driver.write({"motor_command": np.ones((1, 4), np.float32)})
+    np.testing.assert_allclose(sent, [(0.0, 0.0, 0.5, math.degrees(1.2))], rtol=1e-6)
 
 
 # Lost answers: of every phase of connecting. cflib alone would wait for ever for most of them.
