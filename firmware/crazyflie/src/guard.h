@@ -23,9 +23,10 @@
 
 #define GUARD_OLD_MS 30 /* an estimate that has not changed at all for that long is stale */
 /* The firmware calls a battery critically low that has less than 3.0 V in flight for 5 s (platform_defaults_cf2.h,
- * pm_stm32f4.c); of those, a hover takes 0.4 when four rotors at full take 0.7: what the firmware's own test of a battery
- * allows (BAT_LOADING_SAG_THRESHOLD). A climb must not count, so `voltage` is compared with what is measured plus `sag` by
- * the load. Below 2.7 V there is no time to wait: decks are reset at 2.6 V (crazyflie-firmware, issue 695). */
+ * pm_stm32f4.c). A climb must not count, so `voltage` is compared with what is measured plus `sag` by the load. All rotors
+ * at full take 0.7 V from a battery that just passes the firmware's own test (BAT_LOADING_SAG_THRESHOLD), a hover 0.4:
+ * 3.0 V in a hover are 3.4 V without load. Below 2.7 V there is no time to wait: decks are reset at 2.6 V
+ * (crazyflie-firmware, issue 695). */
 #define GUARD_LOW_MS 5000
 #define GUARD_EMPTY 2.7f   /* V as measured, or unknown, for */
 #define GUARD_EMPTY_MS 30
@@ -69,7 +70,8 @@ enum { GUARD_MOTION = 18 }; /* floats of the estimate, the first of guard_seen *
 typedef struct {
     float home[3];            /* m, world: where the policy took over */
     float motion[GUARD_MOTION]; /* the last estimate */
-    uint32_t began, changed, charged, powered; /* ms: it took over; the estimate changed; the battery was not low, not empty */
+    uint32_t began, changed;   /* ms: it took over; the estimate changed; */
+    uint32_t charged, powered; /* the battery was not low; not empty */
 } guard_memory;
 
 /* Puts the usual value in place of every one that is not allowed; a bit for each, in the order of GUARD_LIMITS. */
@@ -79,7 +81,7 @@ uint32_t guard_replace(guard_limits *limits);
 void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now);
 
 /* At every call of the controller. What `seen` shows is a reason within 1 ms, a stale estimate or an empty battery within
- * 30 ms, a low battery after 5 s, and one that is low when the policy takes over after 100 ms. */
+ * 30 ms, a low battery after 5 s, after 100 ms when it is low as the policy takes over. */
 guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now);
 
 /* GUARD_TIME when it has flown for long enough. */
