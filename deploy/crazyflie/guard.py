@@ -38,7 +38,8 @@ LIMITS = {
     "tilt": (60.0, 10.0, 80.0),
     "speed": (3.0, 0.1, 10.0),
     "rate": (15.0, 1.0, 35.0),
-    "voltage": (3.0, 2.8, 4.0),
+    "voltage": (3.4, 2.8, 4.0),
+    "sag": (0.7, 0.0, 1.5),
     "spread": (0.5, 0.001, 10.0),
     "slow": (500.0, 50.0, 900.0),
     "cap": (1.0, 0.3, 1.0),
@@ -49,7 +50,9 @@ PARAMETERS: dict[str, tuple[str, float]] = {
     "policy.mode": ("uint8", OFF),  # after a reboot nothing flies but PID until somebody says so
     **{f"policy.{name}": ("float", usual) for name, (usual, _, _) in LIMITS.items()},
 }
-OLD, LOW = 0.03, 0.03  # s that an estimate may stay exactly as it is, and that a battery has to be low
+OLD = 0.03  # s that an estimate may stay exactly as it is
+LOW, ASK = 5.0, 0.1  # s that a battery may be low, and by when it has to be seen otherwise; why: guard.h
+EMPTY, EMPTY_FOR = 2.7, 0.03  # V as measured, s
 HOLD, SINK = 1.0, 0.4  # s, m/s
 BRAKING, FURTHEST = 3.0, 1.0  # m/s^2, m: a moving vehicle is told to stay that far ahead
 BELOW, REST, REST_FOR = 0.3, 0.05, 0.3  # m, m/s, s: it rests when it should be lower, and does not move up or down
@@ -65,6 +68,11 @@ def allowed(name: str, value: float) -> float:
     return value if least - TICK <= value <= most + TICK else usual  # values by radio are float32
 
 
+def without_load(voltage: float, load: float, sag: float = LIMITS["sag"][0]) -> float:
+    """V of a battery as it would be at rest, by what is measured while the rotors give `load` (0..1) of their most."""
+    return voltage + sag * load
+
+
 @dataclass(frozen=True)
 class Seen:
     """What the guard looks at in one call of the controller."""
@@ -73,7 +81,8 @@ class Seen:
     rotation: Sequence[float]  # (9) body to world, row-major
     velocity: Sequence[float]  # (3) m/s, world
     rate: Sequence[float]  # (3) rad/s, body
-    voltage: float  # V
+    voltage: float  # V, as measured
+    load: float  # mean of the forces that the rotors were to give, 0..1
     variance: float  # m^2, of the estimated position: the axis with the largest
 
     @property
@@ -93,7 +102,8 @@ class Guard:
     def begin(self, seen: Seen, now: float) -> None:
         """The policy begins to be watched, at `now` (s)."""
         self.home, self.began = tuple(seen.position), now
-        self._motion, self._changed, self._charged = seen.motion, now, now
+        self._motion, self._changed, self._powered = seen.motion, now, now
+        self._charged = now - (LOW - ASK)
 
     def look(self, seen: Seen, now: float) -> int:
         """The reason why the policy must not fly on, FINE when there is none."""
@@ -101,8 +111,10 @@ class Guard:
         if not self._same(motion):
             self._changed = now
         self._motion = motion
-        if limits["voltage"] <= seen.voltage <= 100.0:
+        if limits["voltage"] <= without_load(seen.voltage, seen.load, limits["sag"]) <= 100.0:
             self._charged = now
+        if EMPTY <= seen.voltage <= 100.0:
+            self._powered = now
         if not all(map(math.isfinite, motion)):
             return ESTIMATE
         if now - self._changed >= OLD - TICK:
@@ -113,7 +125,7 @@ class Guard:
             (TILT, seen.rotation[8] >= math.cos(math.radians(limits["tilt"]))),
             (SPEED, math.hypot(*seen.velocity) <= limits["speed"]),
             (RATE, math.hypot(*seen.rate) <= limits["rate"]),
-            (BATTERY, now - self._charged < LOW - TICK),
+            (BATTERY, now - self._charged < LOW - TICK and now - self._powered < EMPTY_FOR - TICK),
         )
         return next((reason for reason, holds in checks if not holds), FINE)
 

@@ -72,6 +72,7 @@ class OutOfTree:
         self.failed = self._begun = self._computed = self._piloted = False
         self._selected, self._since = True, 0.0
         self.force = self.pid = NOTHING  # what the policy and the PID controller ask for
+        self._load = 0.0  # mean of what the rotors got in the last cycle
         self._descent: Landing | None = None
 
     def leave(self) -> None:
@@ -99,9 +100,14 @@ class OutOfTree:
         self, setpoint: Setpoint, sensed: Sensed, now: float, voltage: float, variance: float, in_the_air: bool
     ) -> Shares:
         """The forces that the rotors get, at `now` (s): V of the battery, m^2 of the estimator's position."""
-        self._now, self._sensed, self._setpoint = now, sensed, setpoint
+        seen = Seen(sensed.position, sensed.rotation, sensed.velocity, sensed.rate, voltage, self._load, variance)
+        shares = self._decide(setpoint, sensed, seen, now, in_the_air)
+        self._load = sum(shares) / len(shares)
+        return shares
+
+    def _decide(self, setpoint: Setpoint, sensed: Sensed, seen: Seen, now: float, in_the_air: bool) -> Shares:
+        self._now, self._sensed, self._setpoint, self._seen = now, sensed, setpoint, seen
         self._obey(in_the_air)
-        self._seen = Seen(sensed.position, sensed.rotation, sensed.velocity, sensed.rate, voltage, variance)
         self.age = now - setpoint.time
         fresh = setpoint.is_position and self.age <= OLDEST
         computed, self._computed = self._computed, False
@@ -219,6 +225,7 @@ class OutOfTree:
         position, velocity = self._sensed.position, self._sensed.velocity
         if self._descent is None:
             self._descent, self.failed = Landing(position, velocity, self._now), True
+            self._piloted = False  # anew, to hold the heading that it has now, not the one of the last set point
         descent = self._descent
         height = descent.height(position, velocity, self._now)
         if descent.down:

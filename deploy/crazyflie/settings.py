@@ -30,7 +30,10 @@ class Settings:
     )
     height: float = field(default=0.5, metadata={"help": "m above the start, to take off to and to hold"})
     voltage: float = field(default=3.5, metadata={"help": "V below which it does not take off"})
-    empty: float = field(default=3.1, metadata={"help": "V below which, in flight and for a second, it lands"})
+    empty: float = field(
+        default=LIMITS["voltage"][0],
+        metadata={"help": "V, reckoned without load, below which, in flight and for five seconds, it lands"},
+    )
     connect_s: float = field(default=15.0, metadata={"help": "s in which it must be connected and know its position"})
     cache: str | None = field(default=None, metadata={"help": "folder in which to remember the firmware's tables"})
     link_loss_s: float = field(default=0.4, metadata={"help": "s without data after which the link counts as lost"})

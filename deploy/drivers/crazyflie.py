@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from deploy.crazyflie.board_log import ASKED, REASON, STATE, STATUS, BoardLog
 from deploy.crazyflie.guard import FLYING as BY_POLICY
-from deploy.crazyflie.guard import LIMITS, MODES, REASONS, TAKING_OVER, allowed
+from deploy.crazyflie.guard import LIMITS, LOW, MODES, REASONS, TAKING_OVER, allowed, without_load
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
@@ -66,7 +66,7 @@ FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
 PLACING_DECKS = ("deck.bcLighthouse4", "deck.bcLoco", "deck.bcDWM1000")
 IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
-FULL = 65535
+FULL, SCANT = 65535, 3.7  # V at rest: a tenth of the charge; Crazyswarm2 calls a battery critical there
 
 
 class Crazyflie(Entered):
@@ -91,6 +91,7 @@ class Crazyflie(Entered):
         self._airframe, self._platform = airframe(s.robot), platform(s.robot)
         self.link = Link(s.uri, ONBOARD if s.onboard else BLOCKS, round(period), s.cache)
         self.target, self.heading = np.zeros(3, np.float32), AHEAD
+        self._sag = allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))
         self._airborne = self._handed_over = self.done = False
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
@@ -128,7 +129,7 @@ class Crazyflie(Entered):
         voltage = link.value("pm.vbat")
         if voltage < s.voltage:
             raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
-        self._notes.append(f"battery before   {voltage:.2f} V")
+        self._notes.append(f"battery before   {voltage:.2f} V{': charge it' if voltage < SCANT else ''}")
         if s.onboard:
             self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
@@ -235,8 +236,8 @@ class Crazyflie(Entered):
             if motors.any():
                 next(self._ascent)
         elif self.settings.onboard:
-            x, y, z = self.target.tolist()
-            self.link.client.commander.send_position_setpoint(x, y, z, 0.0)
+            (x, y, z), (ahead, left) = self.target.tolist(), self.heading
+            self.link.client.commander.send_position_setpoint(x, y, z, math.degrees(math.atan2(left, ahead)))
         else:
             supply = self.link.value("pm.vbat")
             for index, value in enumerate(motors.tolist(), 1):
@@ -259,8 +260,8 @@ class Crazyflie(Entered):
 
     def _reason_to_land(self, motors: NDArray[np.float64]) -> str:
         self._zeros = 0 if motors.any() else self._zeros + 1
-        self._empty = self._empty + 1 if self.link.value("pm.vbat") < self.settings.empty else 0
-        if self._empty > self.rate_hz:
+        self._empty = self._empty + 1 if self._resting_voltage() < self.settings.empty else 0
+        if self._empty > LOW * self.rate_hz:
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
         held = math.isfinite(self._lands_at)
         if self._handed_over and self.settings.onboard and self.settings.mode == "fly" and not held:
@@ -271,6 +272,13 @@ class Crazyflie(Entered):
                 return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
         return BY_GUARD if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
+
+    def _resting_voltage(self) -> float:
+        """V of the battery, as the guard on board reckons it would be without load."""
+        volts, most = self.link.value("pm.vbat"), self._platform.most
+        ratios = [value / FULL for value in self._vector("motor.", "m1", "m2", "m3", "m4")]
+        load = sum(self._platform.thrust_at(ratio * volts) / most for ratio in ratios) / len(ratios)
+        return without_load(volts, load, self._sag)
 
     def _take_off(self) -> Iterator[None]:
         """Arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
@@ -324,7 +332,9 @@ class Crazyflie(Entered):
         here = np.array(self._vector("stateEstimate.", "x", "y", "z"))
         speed = np.array(self._vector("stateEstimate.", "vx", "vy", "vz"))
         self.link.client.commander.send_notify_setpoint_stop()
-        self.link.client.high_level_commander.go_to(*stopping_place(here, speed).tolist(), 0.0, HOLD_S / 2.0)
+        rotation = self._rotation()
+        yaw = math.atan2(rotation[3], rotation[0])  # as it is
+        self.link.client.high_level_commander.go_to(*stopping_place(here, speed).tolist(), yaw, HOLD_S / 2.0)
         tell("stabilizer.controller", PID)
         tell("motorPowerSet.enable", 0)
         if math.isinf(self._lands_at):

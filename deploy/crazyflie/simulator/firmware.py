@@ -196,6 +196,7 @@ class Firmware:
         """The PID controller for the app, started anew unless it `ran` in the last cycle."""
         if not ran:
             self.cascade.restart(self.sensed)
+            self.cascade.wanted_angle[2] = self.sensed.yaw  # the app gives it an empty set point first, which does that
         return self.cascade.update(setpoint, self.sensed)
 
     @property

@@ -93,6 +93,7 @@ static uint32_t replaced;             /* parameters that were not allowed: bits 
 static float selftest = -1.0f;        /* largest disagreement as a share of the tolerated; negative: not yet run */
 static float force[MOTORS];           /* what the policy asks of the firmware, 0..1 */
 static float pid[MOTORS];             /* what the PID controller asks, likewise */
+static float load;                    /* mean of what the motors got in the last call, likewise */
 static uint32_t age;                  /* of the set point, ms */
 static uint32_t duration;             /* of the policy's last step, us; in a task of its own with what others took */
 
@@ -107,6 +108,7 @@ void controllerOutOfTreeInit(void) {
     reason = GUARD_FINE;
     state = BY_PID;
     for (int i = 0; i < MOTORS; ++i) force[i] = pid[i] = 0.0f;
+    load = 0.0f;
 }
 
 bool controllerOutOfTreeTest(void) {
@@ -149,6 +151,7 @@ static void look(void) {
     copy(seen.linear_velocity, signals.linear_velocity, 3);
     copy(seen.angular_velocity, signals.angular_velocity, 3);
     seen.voltage = pmGetBatteryVoltage();
+    seen.load = load;
     seen.variance = 0.0f;
     for (int i = 0; i < 3; ++i) {
         const float variance = logVarIdIsValid(variances[i]) ? logGetFloat(variances[i]) : -1.0f;
@@ -245,6 +248,7 @@ static setpoint_t stay(const float *place, float height) {
 static void come_down(control_t *control, const sensorData_t *sensors, const state_t *estimate, bool ran,
                       stabilizerStep_t step) {
     if (!failed) landing_begin(&descent, signals.position, signals.linear_velocity, now);
+    ran = ran && failed; /* it begins anew, to hold the heading that it has now, not the one of the last set point */
     failed = 1;
     computed = false;
     const float height = landing_height(&descent, signals.position, signals.linear_velocity, now);
@@ -268,6 +272,13 @@ static void consider(bool place) {
     if (step != GUARD_FINE) computed = false;
     if (found == GUARD_FINE) found = step;
     if (reason == GUARD_FINE) reason = found;
+}
+
+/* What the battery has to give for this. */
+static void weigh(const control_t *control) {
+    const float *given = control->controlMode == controlModeLegacy ? pid : control->normalizedForces;
+    load = 0.0f;
+    for (int i = 0; i < MOTORS; ++i) load += given[i] / MOTORS;
 }
 
 static bool names_a_place(const setpoint_t *setpoint) {
@@ -331,6 +342,7 @@ void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const s
         }
     }
     flying = state == TAKING_OVER || state == FLYING;
+    weigh(control);
 }
 
 /* What may take its time: what is to be said, and to keep the supervisor's watchdog calm when the client that streamed

@@ -14,7 +14,7 @@ static bool between(float x, float least, float most) { return below(x, most) &&
 /* The estimate as one row of GUARD_MOTION numbers. */
 static const float *motion(const guard_seen *seen) { return (const float *)seen; }
 
-_Static_assert(sizeof(guard_seen) == (GUARD_MOTION + 2) * sizeof(float), "the estimate comes first, in one row");
+_Static_assert(sizeof(guard_seen) == (GUARD_MOTION + 3) * sizeof(float), "the estimate comes first, in one row");
 
 static float squared(const float *x) { return x[0] * x[0] + x[1] * x[1] + x[2] * x[2]; }
 
@@ -39,7 +39,8 @@ uint32_t guard_replace(guard_limits *limits) {
 void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now) {
     for (int i = 0; i < 3; ++i) memory->home[i] = seen->position[i];
     for (int i = 0; i < GUARD_MOTION; ++i) memory->motion[i] = motion(seen)[i];
-    memory->began = memory->changed = memory->charged = now;
+    memory->began = memory->changed = memory->powered = now;
+    memory->charged = now - (GUARD_LOW_MS - GUARD_ASK_MS);
 }
 
 /* Whether it is another estimate than the last. */
@@ -63,7 +64,8 @@ static bool inside(const guard_memory *memory, const guard_limits *limits, const
 
 guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now) {
     if (changed(memory, seen)) memory->changed = now;
-    if (between(seen->voltage, limits->voltage, 100.0f)) memory->charged = now;
+    if (between(seen->voltage + limits->sag * seen->load, limits->voltage, 100.0f)) memory->charged = now;
+    if (between(seen->voltage, GUARD_EMPTY, 100.0f)) memory->powered = now;
     if (!finite(motion(seen), GUARD_MOTION)) return GUARD_ESTIMATE;
     if (now - memory->changed >= GUARD_OLD_MS) return GUARD_STALE;
     if (!between(seen->variance, 0.0f, limits->spread * limits->spread)) return GUARD_SPREAD;
@@ -71,7 +73,7 @@ guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const 
     if (!between(seen->rotation[8], cosine(limits->tilt), 2.0f)) return GUARD_TILT;
     if (!below(squared(seen->linear_velocity), limits->speed * limits->speed)) return GUARD_SPEED;
     if (!below(squared(seen->angular_velocity), limits->rate * limits->rate)) return GUARD_RATE;
-    if (now - memory->charged >= GUARD_LOW_MS) return GUARD_BATTERY;
+    if (now - memory->charged >= GUARD_LOW_MS || now - memory->powered >= GUARD_EMPTY_MS) return GUARD_BATTERY;
     return GUARD_FINE;
 }
 

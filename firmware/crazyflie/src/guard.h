@@ -13,7 +13,8 @@
     X(tilt, 60.0, 10.0, 80.0)      /* degrees between the body's z axis and the world's */         \
     X(speed, 3.0, 0.1, 10.0)       /* m/s */                                                       \
     X(rate, 15.0, 1.0, 35.0)       /* rad/s, of the body */                                        \
-    X(voltage, 3.0, 2.8, 4.0)      /* V */                                                         \
+    X(voltage, 3.4, 2.8, 4.0)      /* V of the battery, without load */                            \
+    X(sag, 0.7, 0.0, 1.5)          /* V that it is lower by when all rotors give their most */     \
     X(spread, 0.5, 0.001, 10.0)    /* m: standard deviation of the estimated position, per axis */ \
     X(slow, 500.0, 50.0, 900.0)    /* us, of one step of the policy in the stabilizer's task */    \
     X(cap, 1.0, 0.3, 1.0)          /* largest force that it may ask of a rotor, of THRUST_MAX */   \
@@ -21,7 +22,15 @@
     X(seconds, 30.0, 1.0, 600.0)   /* s that it may fly for */
 
 #define GUARD_OLD_MS 30 /* an estimate that has not changed at all for that long is stale */
-#define GUARD_LOW_MS 30 /* a battery has to be low for that long */
+/* The firmware calls a battery critically low that has less than 3.0 V in flight for 5 s (platform_defaults_cf2.h,
+ * pm_stm32f4.c). A climb must not count, so `voltage` is compared with what is measured plus `sag` by the load. All rotors
+ * at full take 0.7 V from a battery that just passes the firmware's own test (BAT_LOADING_SAG_THRESHOLD), a hover 0.4:
+ * 3.0 V in a hover are 3.4 V without load. Below 2.7 V there is no time to wait: decks are reset at 2.6 V
+ * (crazyflie-firmware, issue 695). */
+#define GUARD_LOW_MS 5000
+#define GUARD_EMPTY 2.7f   /* V as measured, or unknown, for */
+#define GUARD_EMPTY_MS 30
+#define GUARD_ASK_MS 100   /* a battery that was never seen above `voltage` by then is not flown with at all */
 
 typedef enum {
     GUARD_FINE,
@@ -51,7 +60,8 @@ typedef struct {
     float rotation[9];         /* body to world, row-major */
     float linear_velocity[3];  /* m/s, world */
     float angular_velocity[3]; /* rad/s, body */
-    float voltage;             /* V */
+    float voltage;             /* V, as measured */
+    float load;                /* mean of the forces that the rotors were to give, of THRUST_MAX: 0..1 */
     float variance;            /* m^2, of the estimated position: the axis with the largest */
 } guard_seen;
 
@@ -60,7 +70,8 @@ enum { GUARD_MOTION = 18 }; /* floats of the estimate, the first of guard_seen *
 typedef struct {
     float home[3];            /* m, world: where the policy took over */
     float motion[GUARD_MOTION]; /* the last estimate */
-    uint32_t began, changed, charged; /* ms: it took over; the estimate changed; the battery was not low */
+    uint32_t began, changed;   /* ms: it took over; the estimate changed; */
+    uint32_t charged, powered; /* the battery was not low; not empty */
 } guard_memory;
 
 /* Puts the usual value in place of every one that is not allowed; a bit for each, in the order of GUARD_LIMITS. */
@@ -69,8 +80,8 @@ uint32_t guard_replace(guard_limits *limits);
 /* The policy begins to be watched, at `now` (ms, of a clock that may run over). */
 void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now);
 
-/* At every call of the controller. What `seen` shows is a reason within 1 ms, a stale estimate or a low battery within
- * 30 ms. */
+/* At every call of the controller. What `seen` shows is a reason within 1 ms, a stale estimate or an empty battery within
+ * 30 ms, a low battery after 5 s, after 100 ms when it is low as the policy takes over. */
 guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now);
 
 /* GUARD_TIME when it has flown for long enough. */

@@ -136,6 +136,24 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
+def test_held_it_keeps_its_heading(policy: PolicyFile, simulation: Simulation, uri: str):
+    """130 degrees from x, stopped by a low fence while it climbs: held, then landed."""
+    half = math.radians(130.0) / 2.0
+    simulation.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(math.cos(half), 0.0, 0.0, math.sin(half)))
+    fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.2))
+    driver, headings = Crazyflie(100.0, Settings(uri=uri, height=0.4)), []
+    read = driver.read
+
+    def spy() -> Reading:
+        headings.append(simulation.vehicles[0].firmware.sensed.yaw)
+        return read()
+
+    driver.read = spy  # type: ignore[method-assign]
+    run(policy, driver, Guard(policy.inputs, policy.outputs, fence))
+    assert "held for 2 s by the guard" in driver.report()
+    assert max(abs(heading - 130.0) for heading in headings) < 10.0
+
+
 def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simulation: Simulation, uri: str):
     guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
     driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.4))
@@ -229,22 +247,46 @@ def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
     link.close()
 
 
-def test_it_is_told_to_keep_its_nose_where_it_points_at_the_start():
-    driver = Crazyflie(100.0, Settings(uri="udp://127.0.0.1:1", onboard=False))
-    said = {"pm.vbat": 4.1, "stateEstimate.qw": np.cos(0.6), "stateEstimate.qz": np.sin(0.6)}  # 1.2 rad from x
-    driver.link = SimpleNamespace(
+def connected(said: dict[str, float], onboard: bool = False) -> Crazyflie:
+    """A driver whose vehicle says this of itself, and 0 of what is left out."""
+    driver = Crazyflie(100.0, Settings(uri="udp://127.0.0.1:1", onboard=onboard))
+    driver.link = SimpleNamespace(  # type: ignore[assignment]
         open=lambda _: None,
         write=lambda *_: None,
         clock=lambda: 0.0,
         wait=lambda *_: True,
         age=lambda: 0.0,
         value=lambda name: said.get(name, 0),
+        parameter=lambda _: 0,
     )
     driver.connect()
+    return driver
+
+
+@pytest.mark.parametrize(("volts", "says"), [(3.72, "3.72 V"), (3.66, "3.66 V: charge it")])
+def test_a_battery_that_is_nearly_empty_at_rest_is_said(volts: float, says: str):
+    assert connected({"pm.vbat": volts, "stateEstimate.qw": 1.0}).report()[-1].endswith(says)
+
+
+def test_it_is_told_to_keep_its_nose_where_it_points_at_the_start():
+    said = {"pm.vbat": 4.1, "stateEstimate.qw": np.cos(0.6), "stateEstimate.qz": np.sin(0.6)}  # 1.2 rad from x
+    driver = connected(said)
     told = driver.read().signals["target_heading"][0]
     np.testing.assert_allclose(told, [np.cos(1.2), np.sin(1.2)], rtol=1e-6)
     said |= {"stateEstimate.qw": 1.0, "stateEstimate.qz": 0.0}  # turned in flight: the target stays
     np.testing.assert_array_equal(driver.read().signals["target_heading"][0], told)
+
+
+def test_the_set_points_name_the_heading_at_the_start():
+    """Which the PID controller on board turns to, whenever it flies."""
+    driver = connected({"pm.vbat": 4.1, "stateEstimate.qw": np.cos(0.6), "stateEstimate.qz": np.sin(0.6)}, onboard=True)
+    sent: list[tuple[float, ...]] = []
+    driver.link.client = SimpleNamespace(  # type: ignore[assignment]
+        commander=SimpleNamespace(send_position_setpoint=lambda *place: sent.append(place))
+    )
+    driver._airborne = driver._handed_over = True
+    driver.write({"motor_command": np.ones((1, 4), np.float32)})
+    np.testing.assert_allclose(sent, [(0.0, 0.0, 0.5, math.degrees(1.2))], rtol=1e-6)
 
 
 # Lost answers: of every phase of connecting. cflib alone would wait for ever for most of them.
@@ -360,7 +402,18 @@ def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.3, empty=4.2))
     record = run(policy, driver)
     assert any(note.startswith("landed for the battery") for note in driver.report()) and driver.done
-    assert record.steps < 400 and height(simulation) < 0.02
+    assert 500 < record.steps < 900 and height(simulation) < 0.02  # after five seconds
+
+
+@pytest.mark.parametrize(("ratio", "rests"), [(0.0, 2.98), (0.8, 3.39), (1.0, 3.62)])
+def test_a_battery_is_judged_without_its_load(ratio: float, rests: float):
+    """2.98 V on the table, while hovering, and with all that the rotors give then."""
+    driver = Crazyflie(100.0, Settings())
+    driver.link = SimpleNamespace(value=lambda name: 2.98 if name == "pm.vbat" else 65535 * ratio)  # type: ignore[assignment]
+    assert driver._resting_voltage() == pytest.approx(rests, abs=0.02)
+    driver = Crazyflie(100.0, Settings(board="sag=0"))
+    driver.link = SimpleNamespace(value=lambda name: 2.98 if name == "pm.vbat" else 65535 * ratio)  # type: ignore[assignment]
+    assert driver._resting_voltage() == pytest.approx(2.98)
 
 
 def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Simulation, uri: str):

@@ -1,5 +1,6 @@
 """A policy as the on-board controller of a simulated Crazyflie, in simulated time."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -143,12 +144,12 @@ def test_it_takes_over_smoothly_and_within_its_cap(flying: Bench):
 
 @pytest.mark.parametrize(
     ("limit", "value", "reason"),
-    [("seconds", 1.0, guard.TIME), ("fence", 0.2, guard.FENCE), ("voltage", 3.98, guard.BATTERY)],
+    [("seconds", 1.0, guard.TIME), ("fence", 0.2, guard.FENCE), ("voltage", 4.0, guard.BATTERY)],
 )
 def test_what_the_guard_on_board_finds_lands_it(flying: Bench, limit: str, value: float, reason: int):
     """The client that streamed the set points falls silent as it happens: no watchdog stops the motors in the air."""
     firmware = flying.firmware
-    firmware.parameters[f"policy.{limit}"] = value
+    firmware.parameters.update({"policy.sag": 0.0, f"policy.{limit}": value})
     select(flying, 6)
     for _ in range(30):
         if firmware.policy_failed:
@@ -215,3 +216,37 @@ def test_a_parameter_that_is_not_allowed_is_replaced_and_said(flying: Bench):
     select(flying, 6)
     assert firmware.parameters["policy.cap"] == 1.0 and firmware.parameters["policy.seconds"] == 30.0
     assert "policy.cap is not within 0.3..1.0, now 1" in firmware._text.decode()
+
+
+HEADING = 130.0  # degrees
+HALF = math.radians(HEADING) / 2
+
+
+def turned_away() -> Bench:
+    """One that flies with its nose elsewhere than along x."""
+    bench = Bench(policy=QUAD_ANY)
+    bench.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(math.cos(HALF), 0.0, 0.0, math.sin(HALF)))
+    bench.client.supervisor.send_arming_request(True)
+    bench.run(0.1)
+    bench.client.plan.takeoff(1.0, 2.0, yaw=None)
+    bench.run(3.0)
+    assert abs(bench.firmware.sensed.yaw - HEADING) < 5.0
+    return bench
+
+
+@pytest.mark.parametrize("ramp", [0.0, 5.0])
+def test_handed_back_it_keeps_its_heading(ramp: float):
+    """quad_any turns it to where x points, against what is left of the PID controller: nobody turns it back."""
+    bench = turned_away()
+    firmware = bench.firmware
+    firmware.parameters.update({"policy.seconds": 4.0, "policy.ramp": ramp})
+    select(bench, 6)
+    bench.run(4.1, lambda: bench.client.commander.send_position_setpoint(0.0, 0.0, 1.0, HEADING))
+    assert firmware.app.reason == guard.TIME and firmware.app.state == guard.HOLDING
+    heading, turns = firmware.sensed.yaw, []
+    assert HEADING - heading > 20.0
+    for _ in range(20):
+        bench.run(0.1)
+        turns.append(abs(firmware.sensed.yaw - heading))
+    assert max(turns) < 12.0  # it was turning
+    bench.close()

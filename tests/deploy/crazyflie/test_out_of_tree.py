@@ -105,6 +105,7 @@ EVENT = st.sampled_from(
         ("far", {"position": (4.0, 0.0, 1.0)}),
         ("blind", {"position": (math.nan, 0.0, 1.0)}),
         ("uncertain", {"variance": 1.0}),
+        ("low", {"voltage": 2.95}),
         ("empty", {"voltage": 2.5}),
         ("flying", {"in_the_air": 1}),
         ("selected", {}),
