@@ -32,7 +32,8 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(
         metadata={
-            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350, rp2040, teensy41, esp32c3: an image; "
+            "help": "c: source files for any compiler; "
+            "stm32f405, nrf52840, rp2350, rp2040, teensy41, esp32c3: an image; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "ros2_control: a package of ROS 2 with a controller in C++; "
             "px4: a module of PX4, a flight mode; "

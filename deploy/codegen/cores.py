@@ -33,10 +33,14 @@ class Core:
     def riscv(cls, extensions: str, model: str) -> Core:
         """Of 32 bits, by the letters of its extensions to the 32 registers of RV32I."""
         abi = "ilp32f" if "f" in extensions else "ilp32"
-        letters = "".join(f"+{letter}" for letter in f"{extensions}")
         flags = {
-            "zig": ("-target", "riscv32-freestanding-none", f"-mcpu=generic_rv32{letters}+zicsr", f"-mabi={abi}"),
-            "gcc": (f"-march=rv32i{extensions}_zicsr", f"-mabi={abi}"),
+            "zig": (
+                "-target",
+                "riscv32-freestanding-none",
+                f"-mcpu=generic_rv32+{'+'.join(extensions)}",
+                f"-mabi={abi}",
+            ),
+            "gcc": (f"-march=rv32i{extensions}", f"-mabi={abi}"),
         }
         return cls(f"RV32I{extensions.upper()}", RISC_V, flags, "f" in extensions, f"UC_CPU_RISCV32_{model}")
 

@@ -37,9 +37,6 @@ def places(board: Board) -> tuple[int, int, int]:
     return begin + 0x10000, begin + 0x11000, begin + 0x18000
 
 
-STATE, SIGNALS, COMMANDS = places(STM32F405)
-
-
 @dataclass(frozen=True)
 class Measured:
     """The costliest control step: instructions, estimated cycles, stack in bytes. Sizes in bytes."""
@@ -85,7 +82,8 @@ class Bench:
 
 def selftest(chip: Chip) -> float:
     """The share of the tolerance that the worst test vector uses on this chip."""
-    return float(np.frombuffer(chip.call_float("policy_selftest", places(chip.board)[0]).to_bytes(4, "little"), "<f4")[0])
+    state, _, _ = places(chip.board)
+    return float(np.frombuffer(chip.call_float("policy_selftest", state).to_bytes(4, "little"), "<f4")[0])
 
 
 def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual | None = None) -> Measured:

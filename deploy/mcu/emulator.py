@@ -1,8 +1,8 @@
 """A chip in this process, by itself an STM32F405: runs an image on unicorn, counts instructions, estimates cycles.
 
-Instruction counts are exact. Cycles are estimated as `deploy.mcu.processors` says, with flash that answers at once; a real
-chip also waits for its flash now and then. Peripherals: a serial port with a queue in each direction, and what counts
-milliseconds and cycles.
+Instruction counts are exact. Cycles are estimated as `deploy.mcu.processors` says, with flash that answers at once; a
+real chip also waits for its flash now and then. Peripherals: a serial port with a queue in each direction, and what
+counts milliseconds and cycles.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class Chip:
         `patience`: seconds of this machine that a call or the start may take before it counts as hanging. `core`: what
         the image was built for, if not the board's.
         """
+        import unicorn
+
+        self._unicorn: Any = unicorn
         self.path, self.counting, self.patience = os.fspath(path), count, patience
         self.board, self.core = board, core or CORES[board.core]
         self._flash, self._return = board.flash[0], sum(board.flash) - 16  # where functions called from here return to
@@ -87,9 +90,7 @@ class Chip:
 
     def _build(self, count: bool) -> None:
         """Hooks come before the first instruction: unicorn does not put them into code that it already translated."""
-        import unicorn
-
-        self._error: type[Exception] = unicorn.UcError
+        unicorn = self._unicorn
         self.processor = FAMILIES[self.core.family](self.core)
         machine, board = self.processor.machine, self.board
         machine.mem_map(*board.flash, unicorn.UC_PROT_ALL if board.constants is None else unicorn.UC_PROT_EXEC)
@@ -181,7 +182,7 @@ class Chip:
         try:
             self._stopped = False
             self.processor.start(address, until, round(1e6 * patience))
-        except self._error as error:
+        except self._unicorn.UcError as error:
             raise EmulatorError(f"{self.path}: the chip faulted at {self.processor.at():#x}: {error}") from None
         where = self.processor.at()
         if not self._stopped and where != until:

@@ -26,8 +26,7 @@ class Processor(Protocol):
         """The address of the next instruction."""
 
     def calls(self, stack: int, back: int, arguments: tuple[int, ...]) -> None:
-        """Registers as at the beginning of a function that returns to `back`; of the arguments, whole numbers or
-        pointers, up to four."""
+        """Registers as a function finds them that returns to `back`: up to four whole numbers or pointers."""
 
     def result(self) -> int:
         """A function's, if it is a whole number."""

@@ -1,12 +1,14 @@
-"""A Cortex-M on unicorn. Cycles are a Cortex-M4's, by its published timings (ARM DDI 0439, one table for the core and one
-for the floating point unit), with flash that answers at once.
+"""A Cortex-M on unicorn.
+
+Cycles are a Cortex-M4F's, whichever it is: its published timings (ARM DDI 0439, one table for the core and one for the
+floating point unit), with flash that answers at once.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from deploy.codegen.cores import Core
 from deploy.mcu.boards import Board
@@ -67,11 +69,12 @@ class CortexM:
 
     def __init__(self, core: Core) -> None:
         import unicorn
-        from unicorn import arm_const as names
+        from unicorn import arm_const
 
-        self._names: Any = names
+        library: Any = unicorn
+        names = self._names = cast(Any, arm_const)
         self.core = core
-        self.machine: Any = unicorn.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
+        self.machine: Any = library.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
         self.machine.ctl_set_cpu_model(getattr(names, core.model))
         self._arguments = (names.UC_ARM_REG_R0, names.UC_ARM_REG_R1, names.UC_ARM_REG_R2, names.UC_ARM_REG_R3)
 

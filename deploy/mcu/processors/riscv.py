@@ -2,29 +2,28 @@
 
 Espressif says of the ESP32-C3's core that it has four stages, in order, and publishes no timings. Cycles are those of a
 core of that kind that is documented, OpenHW's CV32E40P (its user manual, "Pipeline Details"): a branch counts as taken,
-a division as the longest; with flash that answers at once. Its floating point unit takes a cycle more than others do
-where its results are used at once (FPU_ADDMUL_LAT and FPU_OTHERS_LAT 1).
+a division as the longest; with memory that answers at once. The floating point unit is that core's with latencies of 1.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from deploy.codegen.cores import Core
 from deploy.mcu.boards import Board
 
 _BRANCHES = {"beq", "bne", "blt", "bge", "bltu", "bgeu", "beqz", "bnez", "blez", "bgez", "bltz", "bgtz"}
-_BRANCHES |= {"bgt", "ble", "bgtu", "bleu"}
 _JUMPS = {"j", "jal", "jr", "jalr", "ret"}
 _LOADS = {"lb", "lh", "lw", "lbu", "lhu", "lwsp", "flw", "flwsp"}
-_SLOW = {"mulh": 5, "mulhu": 5, "mulhsu": 5, "div": 35, "divu": 35, "rem": 35, "remu": 35}
-_SLOW |= {"fdiv.s": 19, "fsqrt.s": 19}
+_STORES = {"sb", "sh", "sw", "swsp", "fsw", "fswsp"}
+_SLOW = {"mulh": 5, "mulhu": 5, "mulhsu": 5, "div": 35, "divu": 35, "rem": 35, "remu": 35, "fdiv.s": 19, "fsqrt.s": 19}
 _CSR = 4  # of mstatus, mtvec and the like
+_OVERWRITES = {"mv", "li", "lui", "addi4spn", *_LOADS}  # of compressed instructions; the others also read their target
 
 
 def instruction_cycles(mnemonic: str) -> int:
-    """Cycles of one instruction."""
+    """Cycles of one instruction, before any wait for another's result."""
     name = mnemonic.removeprefix("c.")
     if name in _BRANCHES:
         return 3
@@ -40,22 +39,21 @@ def _disassembler() -> Any:
     return capstone.Cs(capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV32 | capstone.CS_MODE_RISCVC)
 
 
-def _registers(operands: str) -> list[str]:
-    """Of `a0, 4(sp)`: a0, sp, the first of which is written, but by stores and branches."""
-    return operands.replace("(", ", ").replace(")", "").replace(" ", "").split(",")
-
-
 def block_cost(code: bytes, address: int) -> tuple[int, int]:
-    """Instructions and cycles of a straight piece of code, with the wait for a result that is used at once."""
+    """Instructions and cycles of a straight piece of code, with the waits for results that are used at once."""
     instructions = cycles = 0
-    fresh = ""  # the register that the last instruction is still loading or computing
+    written = late = ""  # the register that the last instruction writes; and the same, if that takes until the next
     for _, _, mnemonic, operands in _disassembler().disasm_lite(code, address):
-        name, registers = mnemonic.removeprefix("c."), _registers(operands)
+        name = mnemonic.removeprefix("c.")
+        registers = operands.replace("(", ",").replace(")", "").replace(" ", "").split(",")
+        writes = name not in _BRANCHES | _STORES | {"j", "jr", "ret"}
+        reads = registers[1:] if writes and (name in _OVERWRITES or name == mnemonic) else registers
         instructions += 1
         cycles += instruction_cycles(mnemonic)
-        writes = not (name in _BRANCHES or name in _JUMPS or name.startswith(("sb", "sh", "sw", "fsw")))
-        cycles += bool(fresh) and fresh in registers[writes and not mnemonic.startswith("c.") :]
-        fresh = registers[0] if name in _LOADS or (name.endswith(".s") and name not in _SLOW) else ""
+        cycles += bool(late) and late in reads
+        cycles += name in _JUMPS and bool(written) and written in (["ra"] if name == "ret" else registers)
+        written = registers[0] if writes else ""
+        late = written if name in _LOADS or (name.startswith("f") and name not in _SLOW) else ""
     return instructions, cycles
 
 
@@ -64,11 +62,12 @@ class RiscV:
 
     def __init__(self, core: Core) -> None:
         import unicorn
-        from unicorn import riscv_const as names
+        from unicorn import riscv_const
 
-        self._names: Any = names
+        library: Any = unicorn
+        names = self._names = cast(Any, riscv_const)
         self.core = core
-        self.machine: Any = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV32)
+        self.machine: Any = library.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV32)
         self.machine.ctl_set_cpu_model(getattr(names, core.model))
         self._arguments = tuple(getattr(names, f"UC_RISCV_REG_A{k}") for k in range(4))
 
