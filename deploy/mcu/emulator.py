@@ -20,7 +20,6 @@ from deploy.mcu.processors import FAMILIES
 SYSTICK, CYCLE_COUNTER = 0xE000E010, 0xE0001004  # of a Cortex-M
 PAINT = 0xA5  # what the stack holds before it is used
 PAGE = 0x1000
-RETURN = bytes.fromhex("8280")  # of RISC-V
 
 
 class EmulatorError(RuntimeError):
@@ -99,7 +98,7 @@ class Chip:
         machine.mem_map(*board.ram)
         for function in board.rom:
             machine.mem_map(function // PAGE * PAGE, PAGE)
-            machine.mem_write(function, RETURN)
+            machine.mem_write(function, self.processor.RETURN)
         for start, size in board.registers:
             machine.mmio_map(start, size, self._reader(start), None, self._writer(start), None)
         self._costs: dict[tuple[int, int], tuple[int, int]] = {}

@@ -12,8 +12,9 @@ from deploy.mcu.processors.riscv import RiscV
 
 
 class Processor(Protocol):
-    """One emulated core. `machine`: unicorn's, whose memory is the chip's."""
+    """One emulated core. `machine`: unicorn's, whose memory is the chip's; `RETURN`: how a function ends."""
 
+    RETURN: bytes
     machine: Any
 
     def power_on(self, board: Board) -> int:

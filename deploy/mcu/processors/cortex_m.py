@@ -67,6 +67,8 @@ def block_cost(code: bytes, address: int) -> tuple[int, int]:
 class CortexM:
     """See `Processor`."""
 
+    RETURN = bytes.fromhex("7047")
+
     def __init__(self, core: Core) -> None:
         import unicorn
         from unicorn import arm_const

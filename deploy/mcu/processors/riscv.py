@@ -60,6 +60,8 @@ def block_cost(code: bytes, address: int) -> tuple[int, int]:
 class RiscV:
     """See `Processor`."""
 
+    RETURN = bytes.fromhex("8280")
+
     def __init__(self, core: Core) -> None:
         import unicorn
         from unicorn import riscv_const

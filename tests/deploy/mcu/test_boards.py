@@ -68,6 +68,7 @@ ROWS = (
     Row("nRF53, STM32U5", LIBRARY, "the C, on a Cortex-M33F", EXAMPLES, NO, "7 853 instructions", "12 712 / 983 / 192"),
     Row("ESP32-C3", "`esp32c3`", "unicorn, its RV32IMC; not its boot ROM", "an image", "HIL"),
     Row("ESP32-P4", LIBRARY, "the C, on an RV32IMAFC", "the C", NO, "26 998 instructions", "12 880 / 995 / 88"),
+    Row("ESP32, -S2, -S3 (Xtensa)", LIBRARY, NO, "no: no compiler here", NO, UNKNOWN, UNKNOWN),
     Row(
         "a computer with ROS 2",
         "`ros2_control`",
@@ -104,6 +105,13 @@ ROWS = (
         "an x500 of our engine, by its SITL",
         "as STM32F405",
         UNKNOWN,
+    ),
+    Row(
+        "a Crazyflie by radio",
+        "none: `driver=crazyflie`",
+        "not needed",
+        "not needed",
+        "a simulated Crazyflie, over UDP",
     ),
     Row("PX4 over MAVLink", "none: `driver=mavlink`", "not needed", "not needed", "a simulated vehicle, over UDP"),
     Row("a file for other tools", "`safetensors`", "not needed", "the weights", NO, "no program", "no program"),
