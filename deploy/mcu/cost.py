@@ -96,7 +96,7 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
     end = max((at + size for at, size in chip.sizes.values() if begin <= at < top), default=begin)
     if end > state or struct_type(policy).itemsize > at_commands - at_signals:
         raise EmulatorError(f"{chip.path}: uses {end - begin} bytes of memory; only {state - begin} can be measured")
-    worst = selftest(chip)
+    worst = selftest(Chip(chip.path, core=chip.core, board=chip.board))  # all vectors: too slow where each is counted
     if not worst <= 1.0:
         raise EmulatorError(f"{chip.path}: the self-test fails on the emulated chip: {worst:.3g} tolerances")
     bench = Bench(chip, policy)

@@ -67,7 +67,7 @@ ROWS = (
     Row("Teensy 4.1", "`teensy41`", "unicorn, a Cortex-M7F; not its boot ROM", "an image", "HIL"),
     Row("nRF53, STM32U5", LIBRARY, "the C, on a Cortex-M33F", EXAMPLES, NO, "7 853 instructions", "12 712 / 983 / 192"),
     Row("ESP32-C3", "`esp32c3`", "unicorn, its RV32IMC; not its boot ROM", "an image", "HIL"),
-    Row("ESP32-P4", LIBRARY, "the C, on an RV32IMAFC", "the C", NO, "26 998 instructions", "12 880 / 995 / 88"),
+    Row("ESP32-P4", LIBRARY, "the C, on an RV32IMAFC", "the C", NO, "26 818 instructions", "12 730 / 995 / 88"),
     Row("ESP32, -S2, -S3 (Xtensa)", LIBRARY, NO, "no: no compiler here", NO, UNKNOWN, UNKNOWN),
     Row(
         "a computer with ROS 2",

@@ -17,11 +17,12 @@ from deploy.codegen import source, toolchain
 from deploy.codegen.cores import CORES, GCC, RISC_V, Core
 from deploy.codegen.structs import packed
 from deploy.mcu.boards import BOARDS, bearer
-from deploy.mcu.cost import Measured, measure, places
+from deploy.mcu.cost import Bench, Measured, measure, places
 from deploy.mcu.emulator import Chip, EmulatorError
 from deploy.mcu.processors.riscv import block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
 from policies.models.export import random_signals
+from tests.deploy.codegen.native import Native
 from tests.deploy.mcu.test_emulator import hover_size
 from tests.deploy.sample_policy import exported
 
@@ -83,6 +84,20 @@ def test_the_docs_say_what_it_takes(tmp_path, case):
     for was, value in zip(said, now, strict=True):
         assert abs(value - was) <= 0.1 * was  # another version of the compiler
     assert 0.0 < told.selftest < 0.5
+
+
+@pytest.mark.parametrize("weights", ["float32", "float16", "int8", "w8a8"])
+@pytest.mark.parametrize("name", [IMC, IMAFC])
+def test_it_computes_the_same_bits_as_this_machine(tmp_path, name, weights):
+    policy = of(NETWORKS[CORES[name].fpu], tmp_path)  # quad_any has a square root: the last bit is another without an FPU
+    chip = Chip(built(policy, tmp_path, CORES[name], weights), core=CORES[name], board=BOARD)
+    bench, native = Bench(chip, policy), Native(policy.path, weights=weights)
+    native.reset()
+    signals = random_signals(policy.inputs, 30, np.random.default_rng(1))
+    for step in range(30):
+        now = {key: value[step] for key, value in signals.items()}
+        ours, theirs = bench.step(now), native.step(now)
+        assert {key: value.tobytes() for key, value in ours.items()} == {k: v.tobytes() for k, v in theirs.items()}
 
 
 @pytest.fixture(scope="module", params=COMPILERS)
