@@ -202,7 +202,7 @@ def test_code_is_not_read_as_data(image):
 
 def test_instructions_and_stack_are_exact(image):
     policy = PolicyFile.load("quad_any")
-    chip = Watched(image, count=True, board=BOARD)
+    chip = Watched(image, count=True, patience=300.0, board=BOARD)
     state, signals, commands = places(BOARD)
     now = {name: value[0] for name, value in random_signals(policy.inputs, 1, np.random.default_rng(0)).items()}
     chip.write(signals, packed(policy, now))
