@@ -89,7 +89,7 @@ def test_the_docs_say_what_it_takes(tmp_path, case):
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8", "w8a8"])
 @pytest.mark.parametrize("name", [IMC, IMAFC])
 def test_it_computes_the_same_bits_as_this_machine(tmp_path, name, weights):
-    policy = of(NETWORKS[CORES[name].fpu], tmp_path)  # quad_any has a square root: the last bit is another without an FPU
+    policy = of(NETWORKS[CORES[name].fpu], tmp_path)  # a square root's last bit, quad_any's, is another without an FPU
     chip = Chip(built(policy, tmp_path, CORES[name], weights), core=CORES[name], board=BOARD)
     bench, native = Bench(chip, policy), Native(policy.path, weights=weights)
     native.reset()
