@@ -1,4 +1,4 @@
-/* ESP32-C3 (technical reference manual 1.1, and the register names of ESP-IDF): 160 MHz from the crystal of 40 MHz, UART0
+/* ESP32-C3 (registers by ESP-IDF's headers, direct boot by Espressif's example): 160 MHz from the crystal of 40 MHz, UART0
  * on GPIO 21 (out) and 20 (in), without ESP-IDF and without its second stage. */
 #include "board.h"
 

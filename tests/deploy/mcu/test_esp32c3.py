@@ -149,7 +149,7 @@ class Watched(Chip):
         return take
 
 
-def test_it_starts_as_the_manual_says(image):
+def test_it_starts_as_esp_idf_does(image):
     chip = Watched(image, board=BOARD)
     chip.run()
     order = [at for at, _ in chip.written]
