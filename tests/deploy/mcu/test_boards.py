@@ -159,7 +159,7 @@ def policy():
 
 @pytest.fixture(scope="module")
 def images(policy, tmp_path_factory):
-    return {name: hil.build(policy, tmp_path_factory.mktemp(name), board=name) for name in BOARDS}
+    return {name: hil.build(policy, tmp_path_factory.mktemp(name), "zig", board=name) for name in BOARDS}
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -167,7 +167,7 @@ def test_the_numbers_of_the_table_are_what_the_chips_count(images, name):
     cost = images[name][1]
     counted = (cost.instructions, cost.cycles, cost.policy_flash, cost.memory, cost.stack)
     for got, said in zip(counted, MEASURED[name], strict=True):
-        assert abs(got - said) <= 0.1 * said  # another compiler, or another version of it
+        assert abs(got - said) <= 0.1 * said  # another version of the compiler; libraries of floats differ by half
     assert 0.0 < cost.selftest < 1.0 and cost.seconds == cost.cycles / BOARDS[name].clock_hz
 
 
