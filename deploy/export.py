@@ -32,7 +32,8 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(
         metadata={
-            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350, rp2040, teensy41: an image; "
+            "help": "c: source files for any compiler; "
+            "stm32f405, nrf52840, rp2350, rp2040, teensy41, esp32c3: an image; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "ros2_control: a package of ROS 2 with a controller in C++; "
             "px4: a module of PX4, a flight mode; "
@@ -88,6 +89,7 @@ def written(source: c_source.Source, folder: Path, beside: Mapping[str, str] | N
 
 def proved(policy: PolicyFile, source: c_source.Source, config: Config) -> list[str]:
     """What a step takes: estimated for a Cortex-M4F, or on the emulated `core`, which also runs the self-test."""
+    from deploy.mcu.boards import bearer
     from deploy.mcu.cost import measure
     from deploy.mcu.emulator import Chip
 
@@ -97,11 +99,11 @@ def proved(policy: PolicyFile, source: c_source.Source, config: Config) -> list[
         raise cli.ArgumentError(
             "budget_us goes without core: of other cores instructions are counted, no time is known"
         )
-    core = CORES[config.core]
+    core, board = CORES[config.core], bearer(config.core)
     with tempfile.TemporaryDirectory() as scratch:
         written(source, Path(scratch))
-        image = toolchain.image(Path(scratch), config.compiler, core=core)
-        cost = measure(Chip(image, count=True, core=core), policy)
+        image = toolchain.image(Path(scratch), config.compiler, core=core, board=board.name)
+        cost = measure(Chip(image, count=True, core=core, board=board), policy)
     return [
         f"self-test on an emulated {core.name}: passed, the worst at {cost.selftest:.2g} of the tolerance",
         f"one step takes {cost.instructions} instructions there, flash {cost.policy_flash}, memory {cost.memory}, "
@@ -291,6 +293,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "rp2350": write_board,
     "rp2040": write_board,
     "teensy41": write_board,
+    "esp32c3": write_board,
     "crazyflie": write_crazyflie,
     "arduino": write_library,
     "platformio": write_library,

@@ -53,6 +53,10 @@ static POLICY_UNUSED float policy_sqrt(float x) {
     float y;
     __asm__("fsqrt %s0, %s1" : "=w"(y) : "w"(x));
     return y;
+#elif defined(__riscv_flen) && defined(__GNUC__)
+    float y;
+    __asm__("fsqrt.s %0, %1" : "=f"(y) : "f"(x));
+    return y;
 #elif defined(__wasm__)
     return __builtin_sqrtf(x); /* an instruction */
 #else

@@ -104,8 +104,8 @@ HOMES = {
     "huggingface_hub": ["deploy/hub/__main__.py"],
     "websockets": ["deploy/remote/client.py", "deploy/serve.py"],
     "msgpack": ["deploy/remote/client.py", "deploy/serve.py"],
-    "unicorn": ["deploy/mcu/emulator.py"],
-    "capstone": ["deploy/mcu/emulator.py"],
+    "unicorn": ["deploy/mcu/emulator.py", "deploy/mcu/processors/*.py"],
+    "capstone": ["deploy/mcu/processors/*.py"],
     "elftools": ["deploy/mcu/emulator.py"],
     "hydra": [
         "policies/cluster/space.py",

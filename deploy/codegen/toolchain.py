@@ -1,4 +1,4 @@
-"""C compilers: zig from the ziglang wheel, or arm-none-eabi-gcc and the machine's own cc where they are installed.
+"""C compilers: zig from the ziglang wheel, or GCC for these cores and the machine's own cc where they are installed.
 
 WebAssembly comes from zig alone.
 """
@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.codegen.cores import CORES, M4F, Core
+from deploy.codegen.cores import CORES, GCC, M4F, Core
 from deploy.codegen.source import FIRMWARE
 from deploy.trust.interpreter import python
 
@@ -32,6 +32,7 @@ BARE: tuple[str, ...] = (
     "-fno-unwind-tables",
 )
 BARE += ("-fno-asynchronous-unwind-tables", "-Wl,--gc-sections", "-Wl,--entry=reset_handler")
+LINK = FIRMWARE / "link"
 STM32F405 = "stm32f405"
 CORTEX_M4F = CORES[M4F].flags
 SOFT = {"zig": (), "gcc": ("-lgcc",)}  # floats without an FPU: zig adds its library unless told not to
@@ -87,9 +88,19 @@ def host_library(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()
     return library
 
 
-def linker_script(folder: Path, board: str = STM32F405) -> Path:
+def beneath(core: Core = CORES[M4F], board: str = STM32F405) -> list[Path]:
+    """What a program stands on: sources from reset to main, and the board's clock and serial line."""
+    return [LINK / "common.c", *sorted((LINK / core.family).glob("*.c")), FIRMWARE / board / "board.c"]
+
+
+def headers(core: Core = CORES[M4F]) -> list[str]:
+    """Where board.h is, and what its family of cores has beside it."""
+    return [f"-I{LINK}", f"-I{LINK / core.family}"]
+
+
+def linker_script(folder: Path, core: Core = CORES[M4F], board: str = STM32F405) -> Path:
     """Written into `folder`: the board's memory, and where the parts of an image go."""
-    parts = [FIRMWARE / board / f"{board}.ld", FIRMWARE / "link" / "sections.ld"]
+    parts = [FIRMWARE / board / f"{board}.ld", LINK / core.family / "sections.ld"]
     script = folder / "link.ld"
     script.write_text("".join(part.read_text() for part in parts))
     return script
@@ -103,10 +114,9 @@ def image(
     With another `core` than the board's it is for a chip like that one with that core in it, which only the emulator
     has.
     """
-    kind, command = choose(compiler, "arm-none-eabi-gcc")
-    link, own = FIRMWARE / "link", FIRMWARE / board
-    sources = [*_sources(folder), *sorted(link.glob("*.c")), own / "board.c"]
-    script: list[str | Path] = ["-T", linker_script(folder, board), "-I", link, "-I", folder]
+    kind, command = choose(compiler, GCC[core.family])
+    sources = [*_sources(folder), LINK / "main.c", *beneath(core, board)]
+    script: list[str | Path] = ["-T", linker_script(folder, core, board), *headers(core), "-I", folder]
     built = folder / "policy.elf"
     bare = BARE if core.fpu else [*(flag for flag in BARE if (kind, flag) != ("zig", "-nostdlib"))]
     soft = () if core.fpu else SOFT[kind]

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from deploy.codegen.structs import packed, struct_type, unpacked
 from deploy.mcu.boards import STM32F405, Board
-from deploy.mcu.emulator import RAM, Chip, Cost, EmulatorError
+from deploy.mcu.emulator import Chip, Cost, EmulatorError
 from deploy.mcu.residual import PLACE, SPEED, TARGET, Residual
 from deploy.policy_file import PolicyFile
 
-STATE, SIGNALS, COMMANDS = RAM + 0x10000, RAM + 0x11000, RAM + 0x18000  # beyond what the image uses itself
 LIBRARY = (
     "compute",
     "information",
@@ -30,6 +29,12 @@ LIBRARY = (
     "indices_",
 )
 NEAR = 0.01  # m from its target: there a residual is learned
+
+
+def places(board: Board) -> tuple[int, int, int]:
+    """The addresses of a policy's state, signals and commands, beyond what the image uses itself."""
+    begin = board.ram[0]
+    return begin + 0x10000, begin + 0x11000, begin + 0x18000
 
 
 @dataclass(frozen=True)
@@ -57,22 +62,28 @@ class Bench:
     def __init__(self, chip: Chip, policy: PolicyFile) -> None:
         self.chip, self.policy = chip, policy
         self.command_size = 4 * sum(s.size for s in policy.outputs)
+        self.state, self.signals, self.commands = places(chip.board)
         self.reset()
 
     def reset(self) -> None:
-        self.chip.call("policy_reset", STATE)
+        self.chip.call("policy_reset", self.state)
+
+    def show(self, signals: Mapping[str, NDArray[Any]]) -> tuple[int, int, int]:
+        """Put signals into the chip's memory; the arguments of policy_step."""
+        self.chip.write(self.signals, packed(self.policy, signals))
+        return self.state, self.signals, self.commands
 
     def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]] | None:
         """The commands; None when the chip refuses signals that are not finite."""
-        self.chip.write(SIGNALS, packed(self.policy, signals))
-        if not self.chip.call("policy_step", STATE, SIGNALS, COMMANDS) & 1:
+        if not self.chip.call("policy_step", *self.show(signals)) & 1:
             return None
-        return unpacked(self.policy, self.chip.read(COMMANDS, self.command_size))
+        return unpacked(self.policy, self.chip.read(self.commands, self.command_size))
 
 
 def selftest(chip: Chip) -> float:
     """The share of the tolerance that the worst test vector uses on this chip."""
-    return float(np.frombuffer(chip.call_float("policy_selftest", STATE).to_bytes(4, "little"), "<f4")[0])
+    state, _, _ = places(chip.board)
+    return float(np.frombuffer(chip.call_float("policy_selftest", state).to_bytes(4, "little"), "<f4")[0])
 
 
 def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual | None = None) -> Measured:
@@ -80,19 +91,19 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
 
     With the `residual` that learns in it, the costliest step is one in which it does.
     """
-    top = RAM + chip.board.ram
-    end = max((at + size for at, size in chip.sizes.values() if RAM <= at < top), default=RAM)
-    if end > STATE or struct_type(policy).itemsize > COMMANDS - SIGNALS:
-        raise EmulatorError(f"{chip.path}: uses {end - RAM} bytes of memory; only {STATE - RAM} can be measured")
-    worst = selftest(chip)
+    begin, top = chip.board.ram[0], sum(chip.board.ram)
+    state, at_signals, at_commands = places(chip.board)
+    end = max((at + size for at, size in chip.sizes.values() if begin <= at < top), default=begin)
+    if end > state or struct_type(policy).itemsize > at_commands - at_signals:
+        raise EmulatorError(f"{chip.path}: uses {end - begin} bytes of memory; only {state - begin} can be measured")
+    worst = selftest(Chip(chip.path, core=chip.core, board=chip.board))  # all vectors: too slow where each is counted
     if not worst <= 1.0:
         raise EmulatorError(f"{chip.path}: the self-test fails on the emulated chip: {worst:.3g} tolerances")
     bench = Bench(chip, policy)
     costs = []
     for k in range(max(samples, 1)):
         signals = {name: value[k % len(value)] for name, value in policy.vectors.inputs.items()}
-        chip.write(SIGNALS, packed(policy, signals))
-        costs.append(chip.measure("policy_step", STATE, SIGNALS, COMMANDS))
+        costs.append(chip.measure("policy_step", *bench.show(signals)))
     if residual is not None:
         costs.append(_learning(chip, bench, residual))
     bench.reset()
@@ -102,8 +113,8 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
         cycles=max(c.cycles for c in costs),
         stack=max(c.stack for c in costs),
         flash=chip.flash_bytes,
-        policy_flash=sum(size for at, size in ours.values() if not RAM <= at < top),
-        memory=sum(size for at, size in chip.sizes.values() if RAM <= at < top),
+        policy_flash=sum(size for at, size in ours.values() if not begin <= at < top),
+        memory=sum(size for at, size in chip.sizes.values() if begin <= at < top),
         selftest=worst,
         board=chip.board,
     )
@@ -118,10 +129,10 @@ def _learning(chip: Chip, bench: Bench, residual: Residual) -> Cost:
     costs = []
     for step in range(begins + 2 * residual.period(policy.rate_hz)):
         place, speed = signals[TARGET] + NEAR * rng.uniform(-1.0, 1.0, 3), NEAR * rng.uniform(-1.0, 1.0, 3)
-        chip.write(SIGNALS, packed(policy, signals | {PLACE: place, SPEED: speed}))
+        arguments = bench.show(signals | {PLACE: place, SPEED: speed})
         if step < begins:
-            chip.call("residual_step", STATE, SIGNALS, COMMANDS)
+            chip.call("residual_step", *arguments)
         else:
-            costs.append(chip.measure("residual_step", STATE, SIGNALS, COMMANDS))
+            costs.append(chip.measure("residual_step", *arguments))
     chip.call("residual_reset")
     return max(costs, key=lambda cost: cost.cycles)

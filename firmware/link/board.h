@@ -1,5 +1,5 @@
-/* What the image needs of any board with a Cortex-M, and the registers that all of them have (ARMv6-M to ARMv8-M).
- * Each board's own board.c has its clock and its serial port; core.c has the rest. */
+/* What the image needs of any board. Each board's own board.c has its clock and its serial port; the folder of its family
+ * of cores (cortex_m, riscv) has the way from reset to main. */
 #ifndef BOARD_H
 #define BOARD_H
 
@@ -7,23 +7,11 @@
 
 #define REGISTER(address) (*(volatile uint32_t *)(address))
 
-#define SYSTICK_CTRL REGISTER(0xe000e010u)
-#define SYSTICK_LOAD REGISTER(0xe000e014u)
-#define SYSTICK_VAL REGISTER(0xe000e018u)
-#define CPACR REGISTER(0xe000ed88u)
-#define AIRCR REGISTER(0xe000ed0cu)
-#define DEMCR REGISTER(0xe000edfcu)
-#define DWT_CTRL REGISTER(0xe0001000u)
-#define DWT_CYCCNT REGISTER(0xe0001004u)
-
 #define BAUD 921600u
 #define PATIENCE 100000 /* turns to wait for a clock; emulators have none to start */
 
-/* The clock, the serial port, and then core_start. */
+/* The clock, the serial port, and what counts milliseconds and cycles. */
 void board_start(void);
-
-/* Ticks of 1 ms, and the cycle counter, of a processor that runs at `clock` Hz. */
-void core_start(uint32_t clock);
 
 /* The next received byte, or -1. */
 int board_receive(void);

@@ -1,6 +1,6 @@
 /* nRF52840 (product specification 1.7): 64 MHz from the crystal, UART0 on P0.06 (out) and P0.08 (in), the pins of the
  * development kit's USB bridge. The old UART without DMA: a byte at a time is what we want. */
-#include "board.h"
+#include "core.h"
 
 #define CLOCK_START_CRYSTAL REGISTER(0x40000000u)
 #define CLOCK_CRYSTAL_RUNS REGISTER(0x40000100u)

@@ -11,6 +11,7 @@
 #define POST 5u
 #define NEEDED (1u << 6 | 1u << 9 | 1u << 14) /* of RESETS: IO, pads, the PLL */
 #define UART0 (1u << 26) /* of RESETS, too: it comes out once clk_peri runs */
+#include "core.h"
 #include "rp2.h"
 
 /* What the boot ROM looks for in the first 4 kB: an executable for the Arm core, secure; one block, which is the last. */

@@ -1,5 +1,5 @@
 /* STM32F405 (RM0090): 168 MHz from the internal oscillator, USART1 on PA9 (out) and PA10 (in). */
-#include "board.h"
+#include "core.h"
 
 #define RCC_CR REGISTER(0x40023800u)
 #define RCC_PLLCFGR REGISTER(0x40023804u)

@@ -1,5 +1,5 @@
 /* i.MX RT1062 (IMXRT1060RM) of a Teensy 4.1: 600 MHz from the crystal of 24 MHz, LPUART6 on its pins 1 (out) and 0 (in). */
-#include "board.h"
+#include "core.h"
 
 #define DCDC_REG0 REGISTER(0x40080000u)
 #define DCDC_REG3 REGISTER(0x4008000cu)

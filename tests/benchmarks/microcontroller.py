@@ -23,12 +23,14 @@ from deploy.codegen import onnx_graph, toolchain
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.source import FIRMWARE
 from deploy.codegen.structs import packed
-from deploy.mcu.cost import COMMANDS, SIGNALS, STATE
+from deploy.mcu.boards import STM32F405
+from deploy.mcu.cost import places
 from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from policies.models.export import random_signals
 from tests.deploy.codegen.exact import exact
 
+STATE, SIGNALS, COMMANDS = places(STM32F405)
 NETWORKS = {
     "MLP": ["quality=quick", "algorithm.network=mlp", "algorithm.hidden=[64,64]", "task.history=1"],
     "GRU": ["quality=quick"],
@@ -99,10 +101,17 @@ def emx_image(policy: PolicyFile, folder: Path) -> Path:
     (folder / "math.h").write_text(MATH_H)
     (folder / "string.h").write_text(STRING_H)
     (folder / "float.h").write_text("#define FLT_MAX __FLT_MAX__\n#define FLT_MIN __FLT_MIN__\n")
-    board, link = FIRMWARE / "stm32f405", FIRMWARE / "link"
     kind, command = toolchain.choose("zig", "arm-none-eabi-gcc")
-    flags = [*toolchain.CORTEX_M4F[kind], *toolchain.FLAGS, *toolchain.BARE, "-O3", "-w", f"-I{FIRMWARE}", f"-I{link}"]
-    sources = [folder / "policy.c", link / "startup.c", link / "core.c", board / "board.c"]
+    flags = [
+        *toolchain.CORTEX_M4F[kind],
+        *toolchain.FLAGS,
+        *toolchain.BARE,
+        "-O3",
+        "-w",
+        f"-I{FIRMWARE}",
+        *toolchain.headers(),
+    ]
+    sources = [folder / "policy.c", *toolchain.beneath()]
     image = folder / "emx.elf"
     toolchain.run([*command, *flags, "-I", folder, "-T", toolchain.linker_script(folder), *sources, "-o", image])
     return image

@@ -82,14 +82,13 @@ def image(graph: Graph, activation: str, folder: Path) -> Path:
     (folder / "main.c").write_text(MAIN)
     for name, text in HEADERS.items():
         (folder / name).write_text(text)
-    board, link = FIRMWARE / "stm32f405", FIRMWARE / "link"
     kind, command = toolchain.choose("zig", "arm-none-eabi-gcc")
     flags = [*toolchain.CORTEX_M4F[kind], *toolchain.BARE, "-O3", "-ffp-contract=off", "-w"]
-    places = ["-I", folder, "-I", FIRMWARE, "-I", link, "-I", Path(checkout) / "include"]
+    places = ["-I", folder, "-I", FIRMWARE, *toolchain.headers(), "-I", Path(checkout) / "include"]
     cxx = [*command[:-1], "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti"]
     compiling = [flag for flag in flags if not flag.startswith("-Wl,")]  # with them zig links the object already
     toolchain.run([*cxx, *compiling, *places, "-c", folder / "network.cpp", "-o", folder / "network.o"])
-    sources = [folder / "main.c", link / "startup.c", link / "core.c", board / "board.c", folder / "network.o"]
+    sources = [folder / "main.c", *toolchain.beneath(), folder / "network.o"]
     built = folder / "rl_tools.elf"
     toolchain.run([*command, *flags, *places, "-T", toolchain.linker_script(folder), *sources, "-o", built])
     return built

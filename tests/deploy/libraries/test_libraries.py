@@ -10,16 +10,14 @@ import yaml
 
 from deploy import cli, export
 from deploy.codegen import toolchain
+from deploy.codegen.cores import CORES, RISC_V
 from deploy.libraries import LIBRARIES, name_of
 from deploy.policy_file import PolicyFile
 from tests.deploy.sample_policy import exported, linear_hover
 
 HEADERS = Path(__file__).parent / "headers"
 INCLUDE = ("-I", HEADERS)
-RISC_V = {  # compiled only; the cores of deploy.codegen.cores are emulated, too
-    "RV32IMC": ("-target", "riscv32-freestanding-none", "-mcpu=generic_rv32+m+c"),
-    "RV32IMAFC": ("-target", "riscv32-freestanding-none", "-mcpu=generic_rv32+m+a+f+c"),
-}
+OTHERS = [core for core in CORES.values() if core.family == RISC_V]
 
 
 def written(folder: Path, target: str, policy: str = "quad_any") -> Path:
@@ -88,11 +86,11 @@ def test_the_manifests_say_what_is_there(folders):
     assert all(f"src/{path.name}" in cmake for path in (zephyr / "src").glob("*.c"))
 
 
-@pytest.mark.parametrize("core", RISC_V)
+@pytest.mark.parametrize("core", OTHERS, ids=lambda core: core.name)
 def test_the_c_is_built_for_other_cores(folders, tmp_path, core):
     for source in (folders["arduino"] / "src").glob("*.c"):
         command = (
-            *RISC_V[core],
+            *core.flags["zig"],
             "-std=c11",
             "-Os",
             "-Wall",

@@ -12,10 +12,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from deploy import cli, export, hil
-from deploy.codegen.cores import CORES
+from deploy.codegen.cores import CORES, CORTEX_M
 from deploy.export import TARGETS
 from deploy.mcu.boards import BOARDS
-from deploy.mcu.emulator import RAM, Chip
+from deploy.mcu.emulator import Chip
 from deploy.mcu.policy import OnChip
 from deploy.mcu.ports import EmulatedPort
 from deploy.policy_file import PolicyFile
@@ -30,6 +30,7 @@ MEASURED = {
     "rp2350": (7853, 13406, 12712, 983, 192),
     "rp2040": (441088, 773225, 12660, 987, 272),
     "teensy41": (7838, 13426, 12732, 983, 192),
+    "esp32c3": (286651, 413815, 13644, 995, 204),
 }
 NO, UNKNOWN = "no", "not measured"
 LIBRARY = "`arduino`, `platformio`, `zephyr`"
@@ -65,7 +66,9 @@ ROWS = (
     Row("RP2040 (Pico)", "`rp2040`", "unicorn, a Cortex-M0+; its second stage, too", "an image", "HIL"),
     Row("Teensy 4.1", "`teensy41`", "unicorn, a Cortex-M7F; not its boot ROM", "an image", "HIL"),
     Row("nRF53, STM32U5", LIBRARY, "the C, on a Cortex-M33F", EXAMPLES, NO, "7 853 instructions", "12 712 / 983 / 192"),
-    Row("ESP32-C3, -P4", LIBRARY, NO, "the C, for RV32IMC and RV32IMAFC", NO, UNKNOWN, UNKNOWN),
+    Row("ESP32-C3", "`esp32c3`", "unicorn, its RV32IMC; not its boot ROM", "an image", "HIL"),
+    Row("ESP32-P4", LIBRARY, "the C, on an RV32IMAFC", "the C", NO, "26 818 instructions", "12 730 / 995 / 88"),
+    Row("ESP32, -S2, -S3 (Xtensa)", LIBRARY, NO, "no: no compiler here", NO, UNKNOWN, UNKNOWN),
     Row(
         "a computer with ROS 2",
         "`ros2_control`",
@@ -102,6 +105,13 @@ ROWS = (
         "an x500 of our engine, by its SITL",
         "as STM32F405",
         UNKNOWN,
+    ),
+    Row(
+        "a Crazyflie by radio",
+        "none: `driver=crazyflie`",
+        "not needed",
+        "not needed",
+        "a simulated Crazyflie, over UDP",
     ),
     Row("PX4 over MAVLink", "none: `driver=mavlink`", "not needed", "not needed", "a simulated vehicle, over UDP"),
     Row("a file for other tools", "`safetensors`", "not needed", "the weights", NO, "no program", "no program"),
@@ -149,7 +159,7 @@ def policy():
 
 @pytest.fixture(scope="module")
 def images(policy, tmp_path_factory):
-    return {name: hil.build(policy, tmp_path_factory.mktemp(name), board=name) for name in BOARDS}
+    return {name: hil.build(policy, tmp_path_factory.mktemp(name), "zig", board=name) for name in BOARDS}
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -157,7 +167,7 @@ def test_the_numbers_of_the_table_are_what_the_chips_count(images, name):
     cost = images[name][1]
     counted = (cost.instructions, cost.cycles, cost.policy_flash, cost.memory, cost.stack)
     for got, said in zip(counted, MEASURED[name], strict=True):
-        assert abs(got - said) <= 0.1 * said  # another compiler, or another version of it
+        assert abs(got - said) <= 0.1 * said  # another version of the compiler; libraries of floats differ by half
     assert 0.0 < cost.selftest < 1.0 and cost.seconds == cost.cycles / BOARDS[name].clock_hz
 
 
@@ -168,9 +178,11 @@ def test_the_image_is_where_the_board_looks_for_it(images, name):
         elf = ELFFile(file)
         start, first = min((s["p_paddr"], s.data()) for s in elf.iter_segments("PT_LOAD") if s["p_filesz"])
         (handler,) = elf.get_section_by_name(".symtab").get_symbol_by_name("reset_handler")
-    stack, entry = struct.unpack_from("<II", first, board.vectors)
-    assert start == board.flash[0] and stack == RAM + board.ram
-    assert entry == handler["st_value"] | 1
+    assert start == board.flash[0]
+    if CORES[board.core].family == CORTEX_M:
+        assert struct.unpack_from("<II", first, board.vectors) == (sum(board.ram), handler["st_value"] | 1)
+    else:
+        assert handler["st_value"] == start + board.vectors
     told = struct.pack("<5I", 0xFFFFDED3, 0x10210142, 0x000001FF, 0, 0xAB123579)  # what the RP2350's boot ROM wants
     assert (first[:4096].find(told) > 0) == (name == "rp2350")
 
@@ -234,7 +246,7 @@ def test_the_second_stage_of_an_rp2040_is_what_its_boot_rom_runs(images):
     machine.mem_write(0x20041F00, image[:256])
     machine.emu_start(0x20041F01, entry & ~1, timeout=1_000_000, count=100)
     assert machine.reg_read(arm.UC_ARM_REG_PC) == entry & ~1
-    assert machine.reg_read(arm.UC_ARM_REG_MSP) == stack == RAM + BOARDS["rp2040"].ram
+    assert machine.reg_read(arm.UC_ARM_REG_MSP) == stack == sum(BOARDS["rp2040"].ram)
     assert written == [
         (0x18000008, 0),  # off
         (0x18000004, 0),
@@ -353,12 +365,12 @@ def test_a_teensy_reads_ahead_only_where_something_is(images):
         value = next(v for start, size, v in reversed(regions.values()) if start <= address < start + size)
         return value >> 24 & 7, value >> 28 & 1, value >> 19 & 7, value >> 17 & 1, value >> 16 & 1
 
-    begin, ram, peripherals = board.flash[0], RAM, {at for at in chip.touched if at < 0xE0000000}
+    begin, (ram, ram_bytes), peripherals = board.flash[0], board.ram, {at for at in chip.touched if at < 0xE0000000}
     nothing, code, data, device = (0, 1, 0, 0, 0), (6, 0, 0, 1, 0), (3, 1, 1, 0, 0), (3, 1, 0, 0, 1)
     assert {rule(at) for at in (begin, begin + (8 << 20) - 1)} == {code}
-    assert {rule(at) for at in (ram, ram + board.ram - 1)} == {data}
+    assert {rule(at) for at in (ram, ram + ram_bytes - 1)} == {data}
     assert len(peripherals) > 10 and {rule(at) for at in peripherals} == {device}
-    beyond = (0, begin - 1, begin + (8 << 20), ram - 1, ram + board.ram, 0x3FFFFFFF, 0x70000000, 0xDFFFFFFF)
+    beyond = (0, begin - 1, begin + (8 << 20), ram - 1, ram + ram_bytes, 0x3FFFFFFF, 0x70000000, 0xDFFFFFFF)
     assert {rule(at) for at in beyond} == {nothing}
 
 
@@ -373,7 +385,7 @@ def test_an_image_is_exported_for_a_board(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["board=rp2041"], "unknown board 'rp2041'; choices: stm32f405, nrf52840, rp2350, rp2040, teensy41"),
+        (["board=rp2041"], "unknown board 'rp2041'; choices: stm32f405, nrf52840, rp2350, rp2040, teensy41, esp32c3"),
         (["board=rp2350", "port=qemu"], "QEMU has no rp2350: port=emulated has it"),
         (["board=rp2350", "learn=true"], "learn=true is for board=stm32f405, not rp2350"),
     ],
@@ -386,7 +398,7 @@ def test_boards_that_are_not_there_are_refused(capsys, arguments, message):
 
 def test_a_board_names_a_core_and_a_folder():
     for board in BOARDS.values():
-        assert board.core in CORES and board.ram >= 128 << 10
+        assert board.core in CORES and board.ram[1] >= 128 << 10
 
 
 if __name__ == "__main__":

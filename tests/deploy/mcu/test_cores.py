@@ -30,7 +30,7 @@ def test_the_self_test_passes_and_instructions_are_counted(capsys, tmp_path, cor
     worst = re.search(rf"self-test on an emulated {re.escape(CORES[core].name)}: passed, the worst at ([\d.]+)", text)
     count = re.search(r"one step takes (\d+) instructions there", text)
     assert 0.0 < float(worst[1]) < 0.1  # it computed: one that reads the answer from another register says 0
-    assert (7_000 < int(count[1]) < 9_000) == CORES[core].fpu and int(count[1]) < 1_000_000
+    assert (7_000 < int(count[1]) < 30_000) == CORES[core].fpu and int(count[1]) < 1_000_000
     assert (tmp_path / "out" / "policy.c").is_file()
 
 

@@ -9,8 +9,10 @@ from onnx import helper
 from deploy import cli, export
 from deploy.codegen.structs import packed
 from deploy.hil import build
-from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, Bench
-from deploy.mcu.emulator import RAM, Chip, EmulatorError, block_cost, instruction_cycles
+from deploy.mcu.boards import RAM, STM32F405
+from deploy.mcu.cost import Bench, places
+from deploy.mcu.emulator import Chip, EmulatorError
+from deploy.mcu.processors.cortex_m import block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
 from policies.models.controller import FeaturePolicy
 from policies.models.export import random_signals
@@ -20,6 +22,7 @@ from tests.deploy.codegen.graph_policy import policy_of
 from tests.deploy.codegen.native import Native
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
 
+STATE, SIGNALS, COMMANDS = places(STM32F405)
 CODE = RAM + 0x8000  # where the tests put code of their own
 
 

@@ -14,7 +14,8 @@ from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
 from deploy.guard import Guard
 from deploy.loop import run
-from deploy.mcu.cost import COMMANDS, SIGNALS, STATE
+from deploy.mcu.boards import STM32F405
+from deploy.mcu.cost import places
 from deploy.mcu.emulator import Chip
 from deploy.mcu.learning import halved
 from deploy.mcu.policy import REPORT, STATUS
@@ -25,6 +26,7 @@ from sim.tasks import make
 from tests.deploy.mcu.beside import Beside
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
 
+STATE, SIGNALS, COMMANDS = places(STM32F405)
 AT_ONCE = Residual(settle_s=0.0, critic_alone=0, period_s=0.01)  # a decision per step, all of it learned from
 
 

@@ -1,4 +1,4 @@
-#include "board.h"
+#include "core.h"
 
 void core_start(uint32_t clock) {
     SYSTICK_LOAD = clock / 1000u - 1u;
@@ -22,5 +22,3 @@ void board_restart(void) {
     for (;;) {
     }
 }
-
-__attribute__((noinline)) void board_idle(void) { __asm__ volatile("nop"); }

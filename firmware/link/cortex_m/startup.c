@@ -2,29 +2,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "board.h"
+#include "core.h"
 
 extern uint32_t stack_top, data_start, data_end, data_load, bss_start, bss_end;
 int main(void);
-
-/* Compilers turn loops and initialisers into calls of these. The barrier keeps them from being turned into themselves. */
-#define BARRIER __asm__ volatile("" ::: "memory")
-
-__attribute__((used)) void *memcpy(void *restrict to, const void *restrict from, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-        ((uint8_t *)to)[i] = ((const uint8_t *)from)[i];
-        BARRIER;
-    }
-    return to;
-}
-
-__attribute__((used)) void *memset(void *to, int value, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-        ((uint8_t *)to)[i] = (uint8_t)value;
-        BARRIER;
-    }
-    return to;
-}
+void *memcpy(void *restrict to, const void *restrict from, size_t count);
+void *memset(void *to, int value, size_t count);
 
 /* The names of the ARM run-time ABI, which clang prefers. */
 #define COPY(name) \
