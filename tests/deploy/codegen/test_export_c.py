@@ -295,7 +295,7 @@ def test_the_command_writes_three_files(sample, tmp_path, capsys):
     [
         (
             "target=stm32",
-            "unknown target 'stm32'; choices: c, stm32f405, nrf52840, rp2350, rp2040, teensy41, crazyflie",
+            "unknown target 'stm32'; choices: c, stm32f405, nrf52840, rp2350, rp2040, teensy41, esp32c3, crazyflie",
         ),
         ("policy=nothing.onnx", "there is no file 'nothing.onnx'"),
         ("weights=int4", "unknown weights 'int4'; choices: float32, float16, int8, w8a8"),
