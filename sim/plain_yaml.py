@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 MERGE = "tag:yaml.org,2002:merge"
+DEEPEST = 100  # brackets within brackets: at every token PyYAML looks at all that are open
 LONGEST_SEXAGESIMAL = 40  # characters of 1:30:00, whose value PyYAML computes digit by digit
 
 
@@ -29,6 +30,12 @@ class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
                     raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
                 given.add(key.value)
         super().flatten_mapping(node)
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        """YAMLError for what would take long: brackets that are too deep."""
+        if self.flow_level >= DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} brackets are open", problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(token)
 
     def construct_scalar(self, node: Any) -> Any:
         """YAMLError for what would take long: a long number with colons."""
