@@ -163,7 +163,7 @@ class Nodes:
         One alone is not spread over nodes.
         """
         sizes = [tuple(int(node["Resources"].get(kind, 0.0)) for kind in ("CPU", "GPU")) for node in self.alive()]
-        if sum(min(cpu // cpus, gpu // gpus if gpus else times) for cpu, gpu in sizes) < times:
+        if sum(min(cpu // max(1, cpus), gpu // gpus if gpus else times) for cpu, gpu in sizes) < times:
             has = ", ".join(f"{cpu} and {gpu}" for cpu, gpu in sizes)
             one = "one node" if times == 1 else f"a node, {times} times"
             raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of {one}; the nodes have {has or 'gone'}")

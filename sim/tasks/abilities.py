@@ -31,6 +31,19 @@ class HasSensedReward(OwnWorld, Protocol):
         """Of policy signals (n, *shape) after a step: its reward (n,), and whether it is success, or lost."""
 
 
+@runtime_checkable
+class HasPractice(Task, Protocol):
+    """A task whose settings may begin episodes where they are learned from, but not judged."""
+
+    def judged(self) -> Task:
+        """The same, with the episodes that judge."""
+
+
+def judged(task: Task) -> Task:
+    """The task whose episodes judge who learned this one."""
+    return task.judged() if isinstance(task, HasPractice) else task
+
+
 class Rehearsal(Env, Protocol):
     """Worlds that know how the cost of a window of control steps changes with every command of it."""
 

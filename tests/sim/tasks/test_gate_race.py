@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from deploy import PolicyFile
+from deploy.drivers.tasks import task_for
 from policies.algorithms import algorithm_class
 from policies.evaluate import evaluate
 from policies.models.export import export
@@ -14,7 +15,7 @@ from sim.env import NoExpertError, conditions_of, make_env
 from sim.rollout import rollout
 from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
-from sim.tasks.abilities import baselines_of
+from sim.tasks.abilities import baselines_of, judged
 from sim.tasks.gates import RATE, VARY, random_pool
 from sim.tasks.gates.references import References
 from sim.tasks.gates.world import ASTRAY, BEHIND, BESIDE, WEIGHTS, GateRace
@@ -176,6 +177,34 @@ def test_starts_on_the_trajectory_are_flown_on_by_the_expert():
     assert (now["gate_place"][:, 0] < BESIDE + 0.1).all()  # the next gate is ahead
     episodes = rollout(task, env, lambda seen, *_: task.expert(seen), range(32), truth=True)
     assert np.mean([task.score(one.flight())["success"][0] for one in episodes]) >= 0.9
+
+
+@pytest.mark.parametrize("start", ["anywhere", "reference"])
+def test_who_practised_elsewhere_is_judged_from_the_line(start: str, tmp_path: Path):
+    task = make("quad_gate_race", start=start, retry=False, steps=40, plan_steps=0, **FEW)
+    ppo = algorithm_class("ppo")
+    algorithm = ppo(task, ppo.Config(total_steps=512, num_envs=16, rollout_steps=16, hidden=[16]), 0)
+    path = tmp_path / "policy.onnx"
+    export(algorithm.controller(), path, training={"algorithm": "ppo"})
+    for flown in (task_for(PolicyFile.load(path)), judged(task)):
+        assert (flown.config.start, flown.config.retry, flown.config.tracks) == ("line", True, 4)
+        assert flown.episode_steps == 40 and flown.engine == task.engine
+    measured = evaluate(PolicyFile.load(path), episodes=8)
+    assert not measured.flight["linear_velocity"][0].any() and not measured.flight["passed"][0].any()
+    told = task_for(PolicyFile.load(path), settings={"start": start})
+    assert told.config.start == start
+
+
+def test_only_gates_of_the_flight_count_and_only_laps_from_rest_have_a_time():
+    task = make("quad_gate_race")
+    passed = np.array([[0.0, 0.9, 0.0], [0.5, 0.9, 0.1]], np.float32)[..., None]
+    speed = np.ones((2, 3, 3), np.float32)
+    speed[0, 0] = 0.0
+    success = np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]], np.float32)[..., None]
+    flight = {"passed": passed, "linear_velocity": speed, "success": success, "terminated": np.zeros_like(success)}
+    scores = task.score(flight)
+    np.testing.assert_allclose(scores["gates"], [1.0, 0.1, 0.1], atol=1e-6)
+    np.testing.assert_allclose(scores["lap_time"], [0.02, np.nan, np.nan])
 
 
 def test_missing_a_gate_ends_what_cannot_be_flown_again():
