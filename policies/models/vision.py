@@ -149,8 +149,9 @@ ENCODERS: dict[str, type[KeypointEncoder] | type[FlatEncoder]] = {"keypoints": K
 def standardised(picture: NDArray[np.uint8]) -> Array:
     """Each colour less its mean over the picture, in `CONTRAST`s: the light's strength and tint fall out."""
     x = picture.astype(np.float32)
-    off = x - x.mean((0, 1))
-    made: Array = off / (np.sqrt(np.square(off).mean((0, 1))) + np.float32(DARK)) * np.float32(CONTRAST)
+    off = x - x.mean((0, 1), np.float64).astype(np.float32)  # numpy sums these one after the other
+    spread = np.sqrt(np.square(off).mean((0, 1), np.float64)).astype(np.float32)
+    made: Array = off / (spread + np.float32(DARK)) * np.float32(CONTRAST)
     return made
 
 

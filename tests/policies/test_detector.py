@@ -12,12 +12,14 @@ from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import join, train_detector
 from policies.evaluate import evaluate
+from policies.learning.detection.learner import DetectorLearner
 from policies.learning.detection.network import Detection, DetectorNetwork
 from policies.learning.detection.pictures import Frames, Matches, labels
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.gru import Gru
 from policies.models.vision import EncoderConfig
+from policies.runner import checkpoint
 from sim.tasks import make
 
 SMALL = Detection(EncoderConfig([8, 16], [2, 2], "flat", 0), values=4, hidden=16)
@@ -104,6 +106,23 @@ def test_it_learns_and_its_file_tells_the_same(learned: DetectorNetwork, frames:
         np.testing.assert_allclose(given[signal.name], reference[signal.name], atol=2e-4)
         np.testing.assert_allclose(given[signal.name], told[:64, k], atol=2e-4)
     assert set(np.unique(given["seen_ball"][:, 0])) <= {0.0, 1.0}
+
+
+def test_it_continues_from_the_disk_and_others_are_refused(monkeypatch, tmp_path):
+    task = make("soccer_vision_1v1", width=16, height=12, steps=40)
+    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: dataclasses.replace(SMALL, pool=8))
+    straight, first, second = (DetectorLearner(task, 48, 2, 0) for _ in range(3))
+    losses, learning = [m["loss"] for m in straight.learn()], first.learn()
+    assert len(losses) > 1 and next(learning)["loss"] == losses[0]
+    checkpoint.save(tmp_path / "one.npz", first.state_dict())
+    state = checkpoint.load(tmp_path / "one.npz")
+    second.load_state_dict(state)
+    assert [m["loss"] for m in second.learn()] == losses[1:]
+    without = {name: value for name, value in state.items() if name != "sees"}
+    before = {**state, "sees": "colours"}
+    for old in (without, before, {name: value for name, value in state.items() if name != "generator"}):
+        with pytest.raises(ValueError, match="its detector was learned by an earlier version, .* train anew"):
+            second.load_state_dict(old)
 
 
 def test_pictures_of_another_size_and_lens():

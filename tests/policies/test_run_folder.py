@@ -240,3 +240,7 @@ def test_a_device_that_cannot_be_used_is_named(monkeypatch):
     without = "^device=cuda cannot be used: Torch not compiled with CUDA enabled; use device=cpu$"
     with pytest.raises(train.RefusedError, match=without):
         made(AssertionError("Torch not compiled with CUDA enabled"))
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "zeros", lambda *given, **how: None)
+    with pytest.raises(RuntimeError, match="^shapes differ$"):  # the device is there: it is no fault of it
+        made(RuntimeError("shapes differ"))
