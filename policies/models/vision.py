@@ -157,9 +157,9 @@ def standardised(picture: NDArray[np.uint8]) -> Array:
 
 def write_standardised(graph: Graph, picture: str) -> str:
     """The same of pictures (n, height, width, 3) as ONNX nodes."""
-    x, over = graph.real(picture), graph.constant([1, 2], np.int64)
-    off = graph.add("Sub", x, graph.add("ReduceMean", x, over))
-    square = graph.add("ReduceMean", graph.add("Mul", off, off), over)
+    x, axes = graph.real(picture), graph.constant([1, 2], np.int64)
+    off = graph.add("Sub", x, graph.add("ReduceMean", x, axes))
+    square = graph.add("ReduceMean", graph.add("Mul", off, off), axes)
     spread = graph.add("Add", graph.add("Sqrt", square), graph.constant(DARK))
     return graph.add("Mul", graph.add("Div", off, spread), graph.constant(CONTRAST))
 

@@ -183,12 +183,18 @@ class Nodes:
         )
         made = far.remote(*told)
         self._running.add(made)
-        return self._streamed(made)
+        coming = self._streamed(made)
+        next(coming)  # from here on it ends as it is closed, or forgotten, also if nobody has listened by then
+        return coming
 
     def _streamed(self, made: Any) -> Iterator[Any]:
         try:
+            yield None
             for found in made:
                 yield ray.get(found)
+        except GeneratorExit:
+            self._end(made)
+            raise
         except LOST as error:
             raise LostError(_line(error)) from error
         except exceptions.RayTaskError as error:
@@ -215,7 +221,11 @@ class Nodes:
 
     def cancel(self) -> None:
         """End all that is streaming."""
-        for made in [*self._running] if ray.is_initialized() else []:
+        for made in [*self._running]:
+            self._end(made)
+
+    def _end(self, made: Any) -> None:
+        if ray.is_initialized():
             with contextlib.suppress(exceptions.RayError):
                 ray.cancel(made)
 

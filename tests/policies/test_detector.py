@@ -10,13 +10,14 @@ import torch
 from deploy.codegen.host import library
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.runtimes import CompiledPolicy
 from policies import join, train_detector
 from policies.evaluate import evaluate
 from policies.learning.detection.learner import DetectorLearner
 from policies.learning.detection.network import Detection, DetectorNetwork
 from policies.learning.detection.pictures import Frames, Matches, labels
 from policies.models.controller import FeaturePolicy
-from policies.models.export import export
+from policies.models.export import export, random_signals
 from policies.models.networks.gru import Gru
 from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint
@@ -154,12 +155,20 @@ def test_a_policy_and_a_detector_become_one_that_sees(detector: str, tmp_path):
             np.testing.assert_allclose(together[name], value, atol=1e-4)
 
 
-def test_the_joined_file_becomes_c(detector: str, tmp_path):
+def test_the_joined_file_becomes_c(detector: str, frames: Frames, tmp_path):
     policy, out = student(str(tmp_path / "student.onnx")), str(tmp_path / "both.onnx")
     file = join.join(join.Config(policy=policy, detector=detector, out=out))
     for weights in ("float32", "float16"):
         _, used = library(file, file.content(), weights=weights)
         assert used <= 1.0
+    compiled, rng = CompiledPolicy(PolicyFile.load(out)), np.random.default_rng(0)
+    even = [np.full((30, 40, 3), value, np.uint8) for value in (0, 7, 201)]
+    for picture in (*frames.pictures[:4], rng.integers(0, 256, (30, 40, 3), np.uint8), *even):
+        signals = random_signals(file.inputs, 1, rng) | {"camera": picture[None]}
+        compiled.reset(1), file.reset(1)
+        told, wanted = compiled.step(signals), file.step(signals)
+        for name in wanted:
+            np.testing.assert_allclose(told[name], wanted[name], atol=1e-4, err_msg=name)
 
 
 def test_files_that_do_not_fit_are_refused(detector: str, tmp_path):

@@ -16,7 +16,8 @@ import numpy as np
 
 from sim.engines import ENGINES
 from sim.env import Array, outcome_scores, undecided
-from sim.experts.gates import GENTLE, follow
+from sim.experts.gates import GENTLE, check_planned, follow
+from sim.experts.time_optimal import STEPS
 from sim.randomize import Bias, Delay, Noise, Vary
 from sim.registry import check_named
 from sim.robots import robot
@@ -60,7 +61,7 @@ class GateConfig:
     retry: bool = True  # a gate that was missed can be flown again; else missing it ends the episode
     vary: bool = True  # mass, thrust and rotor lag, latencies, and noise
     reference: bool = False  # plan the time-optimal trajectory of every track, and tell it to scripted controllers
-    plan_steps: int = 40  # of the search for that: 12 take a third of the time, and laps get 5 % slower
+    plan_steps: int = STEPS  # of the search for that: 12 take a third of the time, and laps get 5 % slower
     steps: int = 1200  # of an episode at most
 
     def __post_init__(self) -> None:
@@ -126,8 +127,8 @@ class QuadGateRace:
             # Position, velocity and acceleration of the time-optimal trajectory where it is nearest; 0: none is planned
             Signal("reference", (9,), "1", "world"),
         )
-        late = (Delay(*LATENCY),)
-        self.commands: Group = tuple(replace(s, imperfections=late) for s in self.robot.commands)
+        delay = (Delay(*LATENCY),)
+        self.commands: Group = tuple(replace(s, imperfections=delay) for s in self.robot.commands)
         self.features: tuple[Feature, ...] = (
             Feature("projected_gravity"),
             Feature("linear_velocity", scale=0.1),
@@ -195,6 +196,10 @@ class QuadGateRace:
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """The same, more gently; NoExpertError where no trajectory is planned."""
         return follow(self, signals, GENTLE)
+
+    def check_expert(self) -> None:
+        """NoExpertError where no trajectory is planned."""
+        check_planned(self)
 
     def open(self, num: int, seed: int) -> GateRace:
         from sim.tasks.gates.world import GateRace
