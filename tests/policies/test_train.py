@@ -372,7 +372,7 @@ def test_checkpoint_that_cannot_be_continued(tmp_path, spoil, monkeypatch):
         def load(algorithm, state):
             raise RuntimeError("Error(s) in loading state_dict for Net")
 
-        monkeypatch.setattr("policies.algorithms.apg.Apg.load_state_dict", load)
+        monkeypatch.setattr("toy_algorithm.Toy.load_state_dict", load)
     else:
         checkpoint.save(path, {"algorithm": {"weight": np.ones(3)}, "log": {"rows": 1}})
     expected = {
