@@ -157,23 +157,13 @@ def built(settings: Settings) -> tuple[Task, Algorithm]:
         raise RefusedError(plain(error)) from error
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error, "" if options.device == "cpu" else "rl,cuda")) from error
-    except (AssertionError, RuntimeError):
-        _check_device(options.device)
+    except (AssertionError, RuntimeError) as error:
+        from policies.learning.networks import lacking
+
+        if said := lacking(options.device):
+            raise RefusedError(f"device={options.device} cannot be used: {said}; use device=cpu") from error
         raise
     return task, made
-
-
-def _check_device(device: str) -> None:
-    """RefusedError when torch cannot use it."""
-    if device == "cpu":
-        return
-    import torch
-
-    try:
-        torch.zeros((), device=device)
-    except (AssertionError, RuntimeError) as error:
-        said = str(error).partition("\n")[0]  # that it was built without CUDA, or finds no GPU
-        raise RefusedError(f"device={device} cannot be used: {said}; use device=cpu") from error
 
 
 def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str, Any]:
