@@ -158,10 +158,11 @@ def built(settings: Settings) -> tuple[Task, Algorithm]:
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error, "" if options.device == "cpu" else "rl,cuda")) from error
     except (AssertionError, RuntimeError) as error:
-        if options.device == "cpu":
-            raise
-        said = str(error).partition("\n")[0]  # torch's: that it was built without CUDA, or finds no GPU
-        raise RefusedError(f"device={options.device} cannot be used: {said}; use device=cpu") from error
+        from policies.learning.networks import lacking
+
+        if said := lacking(options.device):
+            raise RefusedError(f"device={options.device} cannot be used: {said}; use device=cpu") from error
+        raise
     return task, made
 
 
@@ -178,7 +179,7 @@ def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str
         log: dict[str, Any] = saved["log"]
     except (checkpoint.CheckpointError, LearningError) as error:
         raise RunError(str(error)) from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:  # the last: torch's, of other weights
         raise RunError(f"{path} does not fit this version of {settings.algorithm}: {plain(error)}") from error
     return log
 

@@ -26,9 +26,11 @@ from sim.cluster import ClusterError, LostError
 if TYPE_CHECKING:
     from sim.cluster.nodes import Nodes
 
-LOSSES = 5  # of nodes or workers under one job, after which something is wrong with the job
-# Statuses of a run that somebody ended, or Linux (SIGKILL), when memory ran out.
-KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGBUS, 128 + signal.SIGTERM}
+LOSSES = 5  # of nodes or workers under one job, after which something is wrong
+# Statuses of a run that somebody ended; and of one that Linux did, when memory ran out.
+STOPPED, KILLED = {-signal.SIGTERM, 128 + signal.SIGTERM}, {-signal.SIGKILL, -signal.SIGBUS}
+# What is said where memory ran out, in small letters: by Python, by torch (CUDA, CPU), by Ray of a worker.
+MEMORY = ("memoryerror", "out of memory", "allocate memory", "not enough memory", "low on memory")
 FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
 Say = Callable[[str], object]
 
@@ -115,7 +117,8 @@ class Jobs:
         """Do them all; folder -> what went wrong, for those that failed. A job that is done already is not done again.
 
         A job whose node or worker is lost is continued elsewhere, from its last checkpoint; so is one that was killed.
-        Where it is the machine that fails (a full disk) what went wrong is a `Trouble`.
+        Where it is the machine that fails (a full disk, nodes that are lost) what went wrong is a `Trouble`. For whom
+        memory runs out twice at the same checkpoint is not tried again, and has failed: its settings take too much.
         """
         failed: dict[Path, str] = {}
         with ThreadPoolExecutor(self._together) as pool:
@@ -143,22 +146,28 @@ class Jobs:
             with Lock(job.folder):
                 return self._continued(job)
         except (BusyError, ClusterError) as error:
-            return str(error)
+            return Trouble(error)
         except OSError as error:
             return Trouble(f"cannot write {error.filename or job.folder}: {error.strerror or error}")
 
     def _continued(self, job: Job) -> str:
         told = tuple((name, os.environ[name]) for name in TOLD if name in os.environ)
         order, losses = Order(job.words, job.judged_by, os.getcwd(), told, tuple(sys.path)), 0
+        full: list[int] = []  # when the checkpoints were written after which memory ran out
         while not self._over.is_set():
             try:
                 last = self._received(job, self._where.perform(job, order, _kept(job.folder)))
-                if last.status in KILLED or (last.status and "MemoryError" in _reason(last)):
+                if last.status in KILLED | STOPPED or (last.status and _memory(_reason(last))):
                     raise LostError(_reason(last))
             except LostError as lost:
                 losses += 1
+                said = f"{losses} workers or nodes were lost under it, one after the other: {lost}"
+                if _memory(str(lost)):
+                    full.append(_written(job.folder / CHECKPOINT))
+                    if full[-1] in full[:-1]:
+                        return said
                 if losses >= LOSSES:
-                    return f"{losses} workers or nodes were lost under it, one after the other: {lost}"
+                    return said if full else Trouble(said)
                 way = "continues from its checkpoint" if (job.folder / CHECKPOINT).is_file() else "begins anew"
                 self._say(f"{job.folder.name}: its worker or node was lost ({lost}); it {way}")
                 continue
@@ -191,6 +200,21 @@ def _kept(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+def _memory(reason: str) -> bool:
+    """Whether it was lost, or failed, as memory ran out: so it says, or it was killed."""
+    said = reason.lower()
+    return any(phrase in said for phrase in MEMORY) or reason in {_by_signal(status) for status in KILLED}
+
+
+def _written(path: Path) -> int:
+    """When (ns); 0: not yet."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def _by_signal(status: int) -> str:
+    return f"ended by signal {-status}"
+
+
 def _inside(folder: Path, name: str) -> Path:
     """A file of the folder; ClusterError for a name from another machine that leads out of it."""
     path = folder / name
@@ -202,7 +226,7 @@ def _inside(folder: Path, name: str) -> Path:
 def _reason(last: Part) -> str:
     """Why a run failed: what it said last, where that is an error, or the signal that ended it."""
     if last.status is not None and last.status < 0:
-        return f"ended by signal {-last.status}"
+        return _by_signal(last.status)
     lines = [line for line in last.said.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), (lines or [""])[-1])
     return printable(said.removeprefix("error: "), 2000) or f"left with status {last.status}"

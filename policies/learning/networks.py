@@ -270,3 +270,12 @@ def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tenso
     log_prob = -0.5 * noise * noise - log_std - HALF_LOG_TAU
     slope = 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
     return torch.tanh(u), (log_prob - slope).sum(-1)
+
+
+def lacking(device: str) -> str:
+    """Why torch cannot use a device: that it was built without CUDA, or finds no GPU; "" where it can."""
+    try:
+        torch.zeros((), device=device)
+    except (AssertionError, RuntimeError) as error:
+        return str(error).partition("\n")[0]
+    return ""

@@ -149,16 +149,17 @@ ENCODERS: dict[str, type[KeypointEncoder] | type[FlatEncoder]] = {"keypoints": K
 def standardised(picture: NDArray[np.uint8]) -> Array:
     """Each colour less its mean over the picture, in `CONTRAST`s: the light's strength and tint fall out."""
     x = picture.astype(np.float32)
-    off = x - x.mean((0, 1))
-    made: Array = off / (np.sqrt(np.square(off).mean((0, 1))) + np.float32(DARK)) * np.float32(CONTRAST)
+    off = x - x.mean((0, 1), np.float64).astype(np.float32)  # numpy sums these one after the other
+    spread = np.sqrt(np.square(off).mean((0, 1), np.float64)).astype(np.float32)
+    made: Array = off / (spread + np.float32(DARK)) * np.float32(CONTRAST)
     return made
 
 
 def write_standardised(graph: Graph, picture: str) -> str:
     """The same of pictures (n, height, width, 3) as ONNX nodes."""
-    x, over = graph.real(picture), graph.constant([1, 2], np.int64)
-    off = graph.add("Sub", x, graph.add("ReduceMean", x, over))
-    square = graph.add("ReduceMean", graph.add("Mul", off, off), over)
+    x, axes = graph.real(picture), graph.constant([1, 2], np.int64)
+    off = graph.add("Sub", x, graph.add("ReduceMean", x, axes))
+    square = graph.add("ReduceMean", graph.add("Mul", off, off), axes)
     spread = graph.add("Add", graph.add("Sqrt", square), graph.constant(DARK))
     return graph.add("Mul", graph.add("Div", off, spread), graph.constant(CONTRAST))
 

@@ -15,6 +15,7 @@ from policies.runner.config import Settings
 from policies.runner.folder import POLICY
 from policies.runner.provenance import lasting
 from sim.tasks import Task, grid_of
+from sim.tasks.abilities import judged
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -52,7 +53,7 @@ def written(
     def flown(one: PolicyFile, film: bool) -> Report:
         filmed = FILMED if film else 0
         one = connected(one, getattr(getattr(settings.algorithm_config, "base", None), "server", None))
-        return evaluate(one, task=task, episodes=options.evaluation_episodes, filmed=filmed)
+        return evaluate(one, task=judged(task), episodes=options.evaluation_episodes, filmed=filmed)
 
     report = flown(policy, film=True)
     lap("evaluation")

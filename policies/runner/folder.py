@@ -52,11 +52,16 @@ def _begin(folder: Path, settings: Settings) -> None:
         saved = (folder / CHECKPOINT).exists()
         holds = f"a run; continue it with resume={folder}, or" if saved else "a run without a checkpoint;"
         raise RunError(f"{folder} already holds {holds} choose another out=DIR")
-    if left := sorted(path.name for name in WRITES for path in folder.glob(name)):
+    try:
+        left = sorted(path.name for name in WRITES for path in folder.glob(name))
+        runs = sorted(path.parent for deep in ("*", "*/*") for path in folder.glob(f"{deep}/metrics.jsonl"))
+        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise RunError(f"cannot see what {folder} holds: {error.strerror or error}; choose another out=DIR") from error
+    if left:
         raise RunError(f"{folder} already holds {left[0]}, which a run writes: choose another out=DIR")
-    if runs := sorted(path.parent for deep in ("*", "*/*") for path in folder.glob(f"{deep}/metrics.jsonl")):
+    if runs:
         raise RunError(f"{folder} holds other runs, as {runs[0]}: choose a folder of its own, as out={folder / 'new'}")
-    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     if others:
         named = ", ".join([*others[:3], *(["..."] if len(others) > 3 else [])])
         sys.stdout.write(f"{folder} already holds {named}: the run's files come beside them\n")

@@ -163,7 +163,7 @@ class Nodes:
         One alone is not spread over nodes.
         """
         sizes = [tuple(int(node["Resources"].get(kind, 0.0)) for kind in ("CPU", "GPU")) for node in self.alive()]
-        if sum(min(cpu // cpus, gpu // gpus if gpus else times) for cpu, gpu in sizes) < times:
+        if sum(min(cpu // max(1, cpus), gpu // gpus if gpus else times) for cpu, gpu in sizes) < times:
             has = ", ".join(f"{cpu} and {gpu}" for cpu, gpu in sizes)
             one = "one node" if times == 1 else f"a node, {times} times"
             raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of {one}; the nodes have {has or 'gone'}")
@@ -183,12 +183,18 @@ class Nodes:
         )
         made = far.remote(*told)
         self._running.add(made)
-        return self._streamed(made)
+        coming = self._streamed(made)
+        next(coming)  # from here on it ends as it is closed, or forgotten, also if nobody has listened by then
+        return coming
 
     def _streamed(self, made: Any) -> Iterator[Any]:
         try:
+            yield None
             for found in made:
                 yield ray.get(found)
+        except GeneratorExit:
+            self._end(made)
+            raise
         except LOST as error:
             raise LostError(_line(error)) from error
         except exceptions.RayTaskError as error:
@@ -215,7 +221,11 @@ class Nodes:
 
     def cancel(self) -> None:
         """End all that is streaming."""
-        for made in [*self._running] if ray.is_initialized() else []:
+        for made in [*self._running]:
+            self._end(made)
+
+    def _end(self, made: Any) -> None:
+        if ray.is_initialized():
             with contextlib.suppress(exceptions.RayError):
                 ray.cancel(made)
 

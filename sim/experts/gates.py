@@ -39,10 +39,16 @@ def planned(
     return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin, steps=steps)
 
 
+def check_planned(task: QuadGateRace) -> None:
+    """NoExpertError where no trajectory is planned."""
+    if not task.planned:
+        setting = "task.start=reference" if task.config.start == "anywhere" else "task.reference=true"
+        raise NoExpertError(f"following the time-optimal trajectory needs it planned: {setting}")
+
+
 def follow(task: QuadGateRace, signals: Mapping[str, Any], gains: Gains = QUICK) -> dict[str, Array]:
     """The "motor_command" (n, 4) for noise-free signals (n, k); NoExpertError where no trajectory is planned."""
-    if not task.planned:
-        raise NoExpertError("following the time-optimal trajectory needs it planned: task.reference=true")
+    check_planned(task)
     s = {name: np.asarray(value, np.float64) for name, value in signals.items()}
     n = len(s["position"])
     turn = s["rotation"].reshape(n, 3, 3)

@@ -185,6 +185,17 @@ def _least(cost: Callable[[Double], Double], first: Double, steps: int) -> Doubl
     return x
 
 
+def check_flyable(track: GateTrack, robot: Quadrotor, radius: float, share: float, margin: float) -> None:
+    """ValueError where the thrust is too small for a trajectory, or an opening; see `time_optimal`."""
+    most = share * robot.thrust_to_weight
+    if most <= 1.0:
+        raise ValueError(f"{robot.name} has {most:.2f} of its weight as thrust: it cannot fly {track.name}")
+    if (0.5 * track.size - radius - margin).min() < 0.0:
+        raise ValueError(
+            f"{track.name}: an opening leaves no room for {robot.name}, which is {2.0 * radius:.2f} m wide"
+        )
+
+
 def time_optimal(
     track: GateTrack,
     robot: Quadrotor,
@@ -201,18 +212,12 @@ def time_optimal(
 
     A sphere of `radius` m keeps `margin` m from frames where it crosses their planes. The thrust is at most `share` of
     the robot's, the speed at most `limit` m/s. Fewer `steps` of the search are quicker, and what they find is slower.
-    ValueError where an opening is too small.
+    ValueError where an opening, or the thrust, is too small.
     """
+    check_flyable(track, robot, radius, share, margin)
     most = share * robot.thrust_to_weight * GRAVITY
-    if most <= GRAVITY:
-        raise ValueError(f"{robot.name} has {most / GRAVITY:.2f} of its weight as thrust: it cannot fly {track.name}")
     gates = (first + np.arange(laps * len(track.yaw))) % len(track.yaw)
-    room = 0.5 * track.size[gates] - radius - margin
-    if room.min() < 0.0:
-        raise ValueError(
-            f"{track.name}: an opening leaves no room for {robot.name}, which is {2.0 * radius:.2f} m wide"
-        )
-    paths = _Paths(track, start, gates, room)
+    paths = _Paths(track, start, gates, 0.5 * track.size[gates] - radius - margin)
 
     def duration(variables: Double) -> Double:
         position, slope, bend = paths.derivatives(variables)

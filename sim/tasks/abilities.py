@@ -15,7 +15,7 @@ from sim.language.folder import tokeniser
 from sim.language.wordpiece import WordPiece
 from sim.randomize import Array
 from sim.scenes.gates import Openings
-from sim.tasks import EngineTask, MultiAgent, OwnWorld, Task, make
+from sim.tasks import EngineTask, HasExpert, MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
@@ -29,6 +29,33 @@ class HasSensedReward(OwnWorld, Protocol):
 
     def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Of policy signals (n, *shape) after a step: its reward (n,), and whether it is success, or lost."""
+
+
+@runtime_checkable
+class ChecksExpert(HasExpert, Protocol):
+    """A task with an expert that some settings lack."""
+
+    def check_expert(self) -> None:
+        """NoExpertError with these settings, in one sentence that names what to set."""
+
+
+def check_expert(task: Task) -> None:
+    """NoExpertError where it is known before anybody is asked that a task's expert cannot show anything."""
+    if isinstance(task, ChecksExpert):
+        task.check_expert()
+
+
+@runtime_checkable
+class HasPractice(Task, Protocol):
+    """A task whose settings may begin episodes where they are learned from, but not judged."""
+
+    def judged(self) -> Task:
+        """The same, with the episodes that judge."""
+
+
+def judged(task: Task) -> Task:
+    """The task whose episodes judge who learned this one."""
+    return task.judged() if isinstance(task, HasPractice) else task
 
 
 class Rehearsal(Env, Protocol):

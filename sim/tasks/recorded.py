@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from sim.tasks import PLACE, Task
+from sim.tasks.abilities import judged
 
 
 def places_of(task: Task) -> tuple[str, ...]:
@@ -17,8 +18,11 @@ def places_of(task: Task) -> tuple[str, ...]:
 
 
 def recorded(task: Task) -> dict[str, Any]:
-    """The settings of a task as its policy files tell them: of what lies on this machine, the last part of the path."""
-    config: Any = getattr(task, "config", None)
+    """The settings of a task as its policy files tell them: how it is judged, not how it was practised.
+
+    Of what lies on this machine, the last part of the path.
+    """
+    config: Any = getattr(judged(task), "config", None)
     if not dataclasses.is_dataclass(config):
         return {}
     made = dataclasses.asdict(config)  # type: ignore[arg-type]

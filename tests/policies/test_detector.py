@@ -10,14 +10,17 @@ import torch
 from deploy.codegen.host import library
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.runtimes import CompiledPolicy
 from policies import join, train_detector
 from policies.evaluate import evaluate
+from policies.learning.detection.learner import DetectorLearner
 from policies.learning.detection.network import Detection, DetectorNetwork
 from policies.learning.detection.pictures import Frames, Matches, labels
 from policies.models.controller import FeaturePolicy
-from policies.models.export import export
+from policies.models.export import export, random_signals
 from policies.models.networks.gru import Gru
 from policies.models.vision import EncoderConfig
+from policies.runner import checkpoint
 from sim.tasks import make
 
 SMALL = Detection(EncoderConfig([8, 16], [2, 2], "flat", 0), values=4, hidden=16)
@@ -106,6 +109,23 @@ def test_it_learns_and_its_file_tells_the_same(learned: DetectorNetwork, frames:
     assert set(np.unique(given["seen_ball"][:, 0])) <= {0.0, 1.0}
 
 
+def test_it_continues_from_the_disk_and_others_are_refused(monkeypatch, tmp_path):
+    task = make("soccer_vision_1v1", width=16, height=12, steps=40)
+    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: dataclasses.replace(SMALL, pool=8))
+    straight, first, second = (DetectorLearner(task, 48, 2, 0) for _ in range(3))
+    losses, learning = [m["loss"] for m in straight.learn()], first.learn()
+    assert len(losses) > 1 and next(learning)["loss"] == losses[0]
+    checkpoint.save(tmp_path / "one.npz", first.state_dict())
+    state = checkpoint.load(tmp_path / "one.npz")
+    second.load_state_dict(state)
+    assert [m["loss"] for m in second.learn()] == losses[1:]
+    without = {name: value for name, value in state.items() if name != "sees"}
+    before = {**state, "sees": "colours"}
+    for old in (without, before, {name: value for name, value in state.items() if name != "generator"}):
+        with pytest.raises(ValueError, match="its detector was learned by an earlier version, .* train anew"):
+            second.load_state_dict(old)
+
+
 def test_pictures_of_another_size_and_lens():
     task = make("soccer_vision_2v2", steps=10, width=32, height=24, view=120.0, lens="fisheye")
     network = DetectorNetwork(task, SMALL, 0)
@@ -135,12 +155,20 @@ def test_a_policy_and_a_detector_become_one_that_sees(detector: str, tmp_path):
             np.testing.assert_allclose(together[name], value, atol=1e-4)
 
 
-def test_the_joined_file_becomes_c(detector: str, tmp_path):
+def test_the_joined_file_becomes_c(detector: str, frames: Frames, tmp_path):
     policy, out = student(str(tmp_path / "student.onnx")), str(tmp_path / "both.onnx")
     file = join.join(join.Config(policy=policy, detector=detector, out=out))
     for weights in ("float32", "float16"):
         _, used = library(file, file.content(), weights=weights)
         assert used <= 1.0
+    compiled, rng = CompiledPolicy(PolicyFile.load(out)), np.random.default_rng(0)
+    even = [np.full((30, 40, 3), value, np.uint8) for value in (0, 7, 201)]
+    for picture in (*frames.pictures[:4], rng.integers(0, 256, (30, 40, 3), np.uint8), *even):
+        signals = random_signals(file.inputs, 1, rng) | {"camera": picture[None]}
+        compiled.reset(1), file.reset(1)
+        told, wanted = compiled.step(signals), file.step(signals)
+        for name in wanted:
+            np.testing.assert_allclose(told[name], wanted[name], atol=1e-4, err_msg=name)
 
 
 def test_files_that_do_not_fit_are_refused(detector: str, tmp_path):

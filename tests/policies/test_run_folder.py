@@ -1,5 +1,6 @@
 """A run's folder belongs to one process at a time, and a run that is ended says what it leaves: with real processes."""
 
+import errno
 import os
 import re
 import signal
@@ -109,6 +110,17 @@ def test_a_run_does_not_begin_among_what_others_left(tmp_path, capsys):
     begun_in(tmp_path / "notes")
     told = f"{tmp_path / 'notes'} already holds todo.txt: the run's files come beside them\n"
     assert capsys.readouterr().out == told and (tmp_path / "notes" / "todo.txt").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_listed_is_one_sentence(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    said = f"^cannot see what {tmp_path}/run holds: Permission denied; choose another out=DIR$"
+    with pytest.raises(RunError, match=said):
+        folders.opened(compose([*TOY, f"out={tmp_path}/run"]))
+    assert not (tmp_path / "run" / NAME).exists()
 
 
 def test_of_processes_that_begin_in_one_folder_one_trains(tmp_path, begun):
@@ -240,3 +252,7 @@ def test_a_device_that_cannot_be_used_is_named(monkeypatch):
     without = "^device=cuda cannot be used: Torch not compiled with CUDA enabled; use device=cpu$"
     with pytest.raises(train.RefusedError, match=without):
         made(AssertionError("Torch not compiled with CUDA enabled"))
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "zeros", lambda *given, **how: None)
+    with pytest.raises(RuntimeError, match="^shapes differ$"):  # the device is there: it is no fault of it
+        made(RuntimeError("shapes differ"))

@@ -359,17 +359,28 @@ def test_engine_that_the_task_has_not_got(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("spoil", ["absent", "truncated", "foreign"])
-def test_checkpoint_that_cannot_be_continued(tmp_path, spoil):
+@pytest.mark.parametrize("spoil", ["absent", "truncated", "foreign", "weights"])
+def test_checkpoint_that_cannot_be_continued(tmp_path, spoil, monkeypatch):
     folder = train.train(settings(tmp_path / "run")).parent
     path = folder / "checkpoint.npz"
     if spoil == "absent":
         path.unlink()
     elif spoil == "truncated":
         path.write_bytes(path.read_bytes()[:-1])
+    elif spoil == "weights":  # as torch says it
+
+        def load(algorithm, state):
+            raise RuntimeError("Error(s) in loading state_dict for Net")
+
+        monkeypatch.setattr("toy_algorithm.Toy.load_state_dict", load)
     else:
         checkpoint.save(path, {"algorithm": {"weight": np.ones(3)}, "log": {"rows": 1}})
-    expected = {"absent": "has no checkpoint.npz", "truncated": "not a checkpoint", "foreign": "does not fit"}
+    expected = {
+        "absent": "has no checkpoint.npz",
+        "truncated": "not a checkpoint",
+        "foreign": "does not fit",
+        "weights": "does not fit",
+    }
     with pytest.raises(RunError, match=expected[spoil]):
         train.train(resumed(folder))
 

@@ -20,6 +20,7 @@ from policies.learning import exponential
 from policies.models.controller import FeaturePolicy, Policy
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
+from sim.env import NoExpertError
 from sim.spec import pictures
 from sim.tasks import Task
 from sim.tasks.abilities import has_places
@@ -238,7 +239,10 @@ class Ppo:
             lesson = Lesson(config.guided, config.alone, config.imitation, config.final_imitation)
             self.path = Fused(task, config, seed, lesson=lesson if config.imitation else None)
             if config.imitation:
-                self.path.hear(Scripted(task))
+                try:
+                    self.path.hear(Scripted(task))
+                except NoExpertError as error:
+                    raise NoExpertError(f"{error}; or learn without it: algorithm.imitation=0") from error
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""

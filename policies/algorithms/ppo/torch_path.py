@@ -27,7 +27,7 @@ from policies.models.networks.feed_forward import Mlp
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, features_of, initial_action
-from sim.tasks.abilities import has_places, present
+from sim.tasks.abilities import has_places, judged, present
 from sim.vec_env import Observation, VecEnv
 from sim.vec_world import WorldVecEnv, vector_env
 
@@ -109,7 +109,7 @@ class TorchPath(Parted):
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
-        env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
+        env = vector_env(judged(self.task), episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
             return self.kept(env.features(observation), observation["pictures"])

@@ -31,6 +31,7 @@ from policies.models.reading import network_of
 from sim.randomize import Array
 from sim.spec import numbers, pictures, size, slices
 from sim.tasks import Task, agents_of, initial_action, tracks_of
+from sim.tasks.abilities import judged
 from sim.tasks.tracking import EgoMotion
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
@@ -138,7 +139,7 @@ class TorchRecurrent(Parted):
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
-        env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
+        env = vector_env(judged(self.task), episodes * agents_of(self.task), seed, self.device)
         state = self.actor.initial(env.num_envs)
 
         def act(observation: Observation) -> Tensor:

@@ -17,6 +17,7 @@ from policies.models.networks import Array
 from sim import spec
 from sim.env import expert_of
 from sim.tasks import Task
+from sim.tasks.abilities import check_expert
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,9 @@ class Scripted:
     """A task's scripted expert as a tutor: it is told what is privileged, commands everything and remembers nothing."""
 
     def __init__(self, task: Task) -> None:
+        """NoExpertError where the task has none, or none with its settings."""
         self.task, self.expert = task, expert_of(task)
+        check_expert(task)
         self.columns = list(range(spec.size(task.commands)))
 
     def begin(self, rows: NDArray[np.bool_]) -> None:

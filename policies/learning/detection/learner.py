@@ -19,6 +19,7 @@ from sim.env import stream
 from sim.tasks.soccer import SoccerVision1v1
 from sim.tasks.soccer.detection import Errors, things
 
+SEES = "standardised colours"  # what its network is shown: in states, as others have the same shapes
 UNSEEN = int.from_bytes(b"unseen")  # mixed into the seed of the games that judge
 
 
@@ -58,7 +59,7 @@ class DetectorLearner:
     def state_dict(self) -> dict[str, Any]:
         """Everything that an exact continuation needs."""
         held = {name: value.detach().numpy().copy() for name, value in self.network.state_dict().items()}
-        state: dict[str, Any] = {"done": self.done, "errors": {}, "network": held}
+        state: dict[str, Any] = {"done": self.done, "errors": {}, "network": held, "sees": SEES}
         if self.errors is not None:
             return {**state, "errors": asdict(self.errors)}
         generator, optimizer = self.network.generator.get_state().numpy(), self.network.optimizer.state_dict()
@@ -66,7 +67,9 @@ class DetectorLearner:
         return {**state, "generator": generator, "optimizer": copy.deepcopy(optimizer), "over": over}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from there."""
+        """Continue from there. ValueError for what another version kept."""
+        if state.get("sees") != SEES or not (state["errors"] or "generator" in state):
+            raise ValueError("its detector was learned by an earlier version, from other colours or games: train anew")
         self.done = int(state["done"])
         self.network.load_state_dict({name: torch.as_tensor(value) for name, value in state["network"].items()})
         if state["errors"]:

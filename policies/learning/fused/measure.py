@@ -12,6 +12,7 @@ from sim.env import gaze_of, make_env, stream
 from sim.randomize import Array
 from sim.rollout import rollout
 from sim.tasks import Task, agents_of, has_own_world
+from sim.tasks.abilities import judged
 
 MEASURING = int.from_bytes(b"measure")  # mixed into the seed: episodes of their own
 
@@ -22,6 +23,7 @@ def measured(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes:
     In worlds of their own also how often it saw what it seeks (NAME_in_view), and the median of each other score of the
     task (score_NAME).
     """
+    task = judged(task)
     rows = episodes * agents_of(task)
     env = make_env(task, rows, stream(seed, MEASURING), several=True)
     state, numbers = policy.initial_state(rows), range(first, first + episodes)

@@ -146,8 +146,8 @@ class Looking(nn.Module):
         self.where = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
         choosing = [*self.seek.values()]
         if config.sense:
-            self.sense, self.choose = nn.Linear(numbers, config.sense), nn.Linear(width, 2 * config.sense)
-            choosing.append(self.choose)
+            self.sense, self.gate = nn.Linear(numbers, config.sense), nn.Linear(width, 2 * config.sense)
+            choosing.append(self.gate)
         for layer in choosing:
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ class Looking(nn.Module):
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
         measured = (numbers - self.mean) / self.deviation
         if self.config.sense:
-            more, shift = self.choose(told.heard).chunk(2, -1)
+            more, shift = self.gate(told.heard).chunk(2, -1)
             # A gate opens or shuts: words choose the same, however they are put.
             measured = self.sense(measured) * (2.0 * torch.sigmoid(more)) + shift
         measured = self.measure(measured)

@@ -16,7 +16,8 @@ import numpy as np
 
 from sim.engines import ENGINES
 from sim.env import Array, outcome_scores, undecided
-from sim.experts.gates import GENTLE, follow
+from sim.experts.gates import GENTLE, check_planned, follow
+from sim.experts.time_optimal import STEPS
 from sim.randomize import Bias, Delay, Noise, Vary
 from sim.registry import check_named
 from sim.robots import robot
@@ -55,12 +56,12 @@ class GateConfig:
     tracks: int = 64  # random ones among which episodes choose; other seeds make others
     laps: int = 1
     # line: at rest before the first gate | anywhere: before any gate, half of them flying | reference: on the
-    # time-optimal trajectory, or beside it, as fast as it is there
+    # time-optimal trajectory, or beside it, as fast as it is there. Who is judged begins at the line, unless told.
     start: str = "line"
     retry: bool = True  # a gate that was missed can be flown again; else missing it ends the episode
     vary: bool = True  # mass, thrust and rotor lag, latencies, and noise
     reference: bool = False  # plan the time-optimal trajectory of every track, and tell it to scripted controllers
-    plan_steps: int = 40  # of the search for that: 12 take a third of the time, and laps get 5 % slower
+    plan_steps: int = STEPS  # of the search for that: 12 take a third of the time, and laps get 5 % slower
     steps: int = 1200  # of an episode at most
 
     def __post_init__(self) -> None:
@@ -126,8 +127,8 @@ class QuadGateRace:
             # Position, velocity and acceleration of the time-optimal trajectory where it is nearest; 0: none is planned
             Signal("reference", (9,), "1", "world"),
         )
-        late = (Delay(*LATENCY),)
-        self.commands: Group = tuple(replace(s, imperfections=late) for s in self.robot.commands)
+        delay = (Delay(*LATENCY),)
+        self.commands: Group = tuple(replace(s, imperfections=delay) for s in self.robot.commands)
         self.features: tuple[Feature, ...] = (
             Feature("projected_gravity"),
             Feature("linear_velocity", scale=0.1),
@@ -151,9 +152,13 @@ class QuadGateRace:
             if list(mirror.changes["linear_velocity"][1]) == BESIDE[1]
         )
 
+    def judged(self) -> QuadGateRace:
+        """From the line, where a gate that is missed can be flown again."""
+        return self._with(start="line", retry=True)
+
     def conditions(self) -> dict[str, QuadGateRace]:
         """Nominal, as in training, and on the fixed tracks, which no training sees; all from the line."""
-        usual = self._with(start="line", track="random", vary=False, retry=True)
+        usual = self.judged()._with(track="random", vary=False)
         fixed = {name: usual._with(track=name) for name in FIXED}
         return {"nominal": usual, "as in training": usual._with(vary=True), **fixed}
 
@@ -192,6 +197,10 @@ class QuadGateRace:
         """The same, more gently; NoExpertError where no trajectory is planned."""
         return follow(self, signals, GENTLE)
 
+    def check_expert(self) -> None:
+        """NoExpertError where no trajectory is planned."""
+        check_planned(self)
+
     def open(self, num: int, seed: int) -> GateRace:
         from sim.tasks.gates.world import GateRace
 
@@ -203,15 +212,20 @@ class QuadGateRace:
         return Rehearsal(self, num, seed, steps)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        """`gates`: the share that is passed; `lap_time`: of a lap, or, of what is none, at that pace."""
+        """`gates`: the share that is passed in this flight; `lap_time`: of a lap, or, of what is none, at that pace.
+
+        That is from rest, before any gate is passed: `lap_time` is NaN of a flight that began otherwise.
+        """
         scores = outcome_scores(flight, RATE)
+        begun = flight["passed"][0, :, 0]
+        resting = (begun == 0.0) & ~flight["linear_velocity"][0].any(axis=-1)
         last = undecided(flight).sum(axis=0)[None] - 1
         share = np.take_along_axis(np.maximum.accumulate(flight["passed"][..., 0], axis=0), last, axis=0)[0]
-        share = np.where(scores["success"] > 0.0, 1.0, np.clip(share, 0.0, 1.0))
+        share = np.where(scores["success"] > 0.0, 1.0, np.clip(share, 0.0, 1.0)) - begun
         pace = np.cumsum(np.linalg.norm(flight["linear_velocity"], axis=-1), axis=0)
         speed = np.take_along_axis(pace, last, axis=0)[0] / (last[0] + 1)
         lap_time = (last[0] + 1) / RATE / self.config.laps / np.maximum(share, 0.01)
-        more = {"gates": share, "lap_time": lap_time, "speed": speed}
+        more = {"gates": share, "lap_time": np.where(resting, lap_time, np.nan), "speed": speed}
         return scores | {name: value.astype(np.float32) for name, value in more.items()}
 
 

@@ -27,7 +27,6 @@ PPO: dict[str, Any] = {
     "algorithm.alone_rate": 3e-3,
     "algorithm.learning_rate": 1e-3,
     "algorithm.final_learning_rate": 1e-4,
-    "algorithm.evaluate_every": 0,  # every track that is measured on is planned first
     "algorithm.evaluation_episodes": 16,
 }
 APG: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array
-from sim.experts.gates import planned
+from sim.experts.gates import MARGIN, SHARE, planned
+from sim.experts.time_optimal import check_flyable
 from sim.scenes.gates import GateTrack
 
 if TYPE_CHECKING:
@@ -23,42 +25,48 @@ LAST = 0.3  # s before its end, where the last vehicles begin that begin on it
 class References:
     """Of each track one, in samples, planned when it is asked for; `nearest` (num,) are those where vehicles are.
 
-    Longer ones than an episode are cut off.
+    Longer ones than an episode are cut off. ValueError where one of the tracks cannot be flown.
     """
 
     def __init__(self, task: QuadGateRace, tracks: Sequence[GateTrack], behind: float) -> None:
         self.task, self.tracks, self.behind = task, tracks, behind
         self.times = np.full(len(tracks), np.nan)  # s; NaN: not yet planned
-        self._last = task.episode_steps
+        for track in tracks:
+            check_flyable(track, task.robot, task.radius, SHARE, MARGIN)
         gates = max(len(track.yaw) for track in tracks) * task.config.laps
         self._passes = np.full((len(tracks), gates), np.inf)  # s, when it passes them
-        self._samples = np.zeros((len(tracks), self._last + WINDOW, 9), np.float32)
+        self._samples = np.zeros((0, 9), np.float32)  # of one track after the other, as they are planned
+        self._first, self._last = np.zeros((2, len(tracks)), np.int64)  # of each: where its own begin, and its last one
 
     def plan(self, tracks: NDArray[np.int64]) -> None:
         """Those of these tracks, if they are not yet planned."""
-        when = EVERY * np.arange(self._samples.shape[1], dtype=np.float64)
         for k in np.unique(tracks):
             if np.isfinite(self.times[k]):
                 continue
             found = planned(self.task, self.tracks[k], self.behind)
             self.times[k], self._passes[k, : len(found.gates)] = found.time[-1], found.time[found.gates]
-            self._samples[k] = np.concatenate([*found.at(when)[:2], found.at(when + LEAD)[2]], axis=1)
+            last = min(math.ceil(self.times[k] / EVERY), self.task.episode_steps)
+            when = EVERY * np.arange(last + 1, dtype=np.float64)
+            made = np.concatenate([*found.at(when)[:2], found.at(when + LEAD)[2]], axis=1)
+            self._first[k], self._last[k] = len(self._samples), last
+            self._samples = np.concatenate([self._samples, made.astype(np.float32)])
 
     def point(self, track: NDArray[np.int64], share: NDArray[np.float64]) -> tuple[NDArray[np.int64], ...]:
         """The sample after these shares (num,) of the time, and how many gates are passed by then."""
         when = share * (self.times[track] - LAST)
-        nearest = np.minimum((when / EVERY).astype(np.int64), self._last)
+        nearest = np.minimum((when / EVERY).astype(np.int64), self._last[track])
         return nearest, (self._passes[track] < EVERY * nearest[:, None]).sum(axis=1)
 
     def advance(
         self, track: NDArray[np.int64], position: Array, rows: NDArray[np.int64], nearest: NDArray[np.int64]
     ) -> None:
         """Find `nearest` of these rows anew, at most `WINDOW` samples ahead of the last one, and never back."""
-        near = np.minimum(nearest[rows, None] + np.arange(WINDOW), self._last)
-        off = self._samples[track[rows, None], near, :3] - position[rows, None]
+        on = track[rows, None]
+        near = np.minimum(nearest[rows, None] + np.arange(WINDOW), self._last[on])
+        off = self._samples[self._first[on] + near, :3] - position[rows, None]
         nearest[rows] = near[np.arange(len(rows)), (off**2).sum(axis=-1).argmin(axis=1)]
 
     def told(self, track: NDArray[np.int64], nearest: NDArray[np.int64]) -> Array:
         """Position, velocity and acceleration (num, 9) there."""
-        made: Array = self._samples[track, nearest]
+        made: Array = self._samples[self._first[track] + nearest]
         return made

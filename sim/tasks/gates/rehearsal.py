@@ -124,9 +124,9 @@ class Rehearsal(GateRace):
 
     def _paying(self, on: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """(steps + 1, num): who pays for where it is by then."""
-        late = np.concatenate([np.repeat(on[:1], BEYOND, axis=0), on])[: len(on)]
-        late[0] = False  # that is the window's before
-        return late
+        paying = np.concatenate([np.repeat(on[:1], BEYOND, axis=0), on])[: len(on)]
+        paying[0] = False  # that is the window's before
+        return paying
 
     def costs(self) -> tuple[Array, NDArray[np.bool_]]:
         """(steps, num) m of way, of each control step, and who was racing before it."""

@@ -32,6 +32,7 @@ BEHIND = 3.0  # m before a gate where episodes begin
 ASIDE, TILT, ROLLING = 0.3, 0.15, 6.0  # m beside that; rad that it is tilted; m/s at most, of those that begin flying
 # On the reference: share of the episodes that begin at its beginning; m beside it, and m/s, at most.
 FROM_REST, BESIDE, ASTRAY = 0.15, 0.25, 1.0
+SHORT = 0.01  # m before the next gate's plane, at least
 FAR = 15.0  # m beyond the distance of its gates from one another: who is so far from the next one is lost
 SPINNING = 35.0  # rad/s, where gyroscopes end
 TRAIL = 60  # control steps
@@ -115,10 +116,10 @@ class GateRace:
         self._told[where] = start["rotor_speed"]
         self._place[where] = self._trail[-1, where] = start["position"]
         self._look(where)
-        late = [latencies(group, random) for group in (self._sensed, self.task.commands)]
+        latency = [latencies(group, random) for group in (self._sensed, self.task.commands)]
         own, factor = streams(self.seed, numbers_, SENSORS), np.float32(self.task.rate_hz * self.task.noise)
-        self._actuators.begin(where, factor * late[1], to_lanes(self._told), own)
-        self._sensors.begin(where, factor * late[0], self._table, own)
+        self._actuators.begin(where, factor * latency[1], to_lanes(self._told), own)
+        self._sensors.begin(where, factor * latency[0], self._table, own)
         self._sensors.send(self._table, where)
 
     def _starts(
@@ -164,10 +165,14 @@ class GateRace:
         position, velocity, push = np.split(self.references.told(track, self.nearest[where]).astype(np.float64), 3, 1)
         position += BESIDE * drawn[:, :3]
         position[:, 2] = np.maximum(position[:, 2], 0.5)
+        due = self._due()[where]
+        ahead = self._axes[track, due, :, 0].astype(np.float64)
+        behind = ((position - self._centre[track, due]) * ahead).sum(axis=1)  # m, of the next gate's plane
+        position -= np.maximum(behind + SHORT, 0.0)[:, None] * ahead  # who began there would never pass it
         push[:, 2] += GRAVITY
         up = push / np.linalg.norm(push, axis=1, keepdims=True) + TILT * drawn[:, 6:9]
         up /= np.linalg.norm(up, axis=1, keepdims=True)
-        to = self._centre[track, self._due()[where]] - position
+        to = self._centre[track, due] - position
         left = np.cross(up, to)
         left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-6)
         turn = np.stack([np.cross(left, up), left, up], axis=2)

@@ -16,9 +16,10 @@ from policies.cluster.job import JUDGED, Part, performed
 from policies.cluster.jobs import LOSSES, Here, Job, Jobs, Trouble
 from policies.runner import checkpoint, cli
 from policies.runner.config import RunError, combinations, compose
+from policies.runner.lock import BusyError
 from policies.runner.mistakes import SettingsError
 from policies.train import train
-from sim.cluster import LostError
+from sim.cluster import ClusterError, LostError
 
 HERE = Path(__file__).parents[1]
 WORDS = ("algorithm=toy_algorithm:Toy", "report=false")
@@ -105,6 +106,7 @@ def test_what_fails_is_told_in_one_line_and_does_not_stop_the_rest(tmp_path):
     gone = Gone()
     (error,) = Jobs(gone, 1, lambda text: None).run([Job(WORDS, tmp_path / "a")]).values()
     assert error == f"{LOSSES} workers or nodes were lost under it, one after the other: its node is gone"
+    assert isinstance(error, Trouble)
     bad, good = (Job((*WORDS, f"algorithm.nan_at={k}"), tmp_path / f"nan{k}") for k in (3, -1))
     failed = Jobs(Here(2), 2, lambda text: None).run([bad, good])
     assert [*failed] == [bad.folder] and failed[bad.folder].startswith("the loss is nan after 48 environment steps")
@@ -114,24 +116,48 @@ def test_what_fails_is_told_in_one_line_and_does_not_stop_the_rest(tmp_path):
 class Ending:
     """Where runs end in these ways, one after the other: a status, and what it said last."""
 
-    def __init__(self, *ends) -> None:
-        self.ends = [*ends]
+    def __init__(self, *ends, files=None) -> None:
+        self.ends, self.files = [*ends], files or {}
 
     def perform(self, job, order, kept):
-        status, said = self.ends.pop(0)
+        yield Part(self.files)
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        status, said = end
         yield Part({"policy.onnx": b""} if status == 0 else {}, status, said)
 
     def cancel(self) -> None:
         pass
 
 
-def test_what_was_killed_is_tried_again(tmp_path):
+CUDA = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+CPU = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+RAY = "Task was killed due to the node running low on memory"
+
+
+def test_what_was_ended_is_tried_again(tmp_path):
     said = []
-    ends = [(-9, ""), (143, "SIGTERM at 12%"), (1, "x._ArrayMemoryError: no 9 GiB"), (0, "no MemoryError")]
+    ends = [(-15, ""), (143, "SIGTERM at 12%"), (1, "x._ArrayMemoryError: no 9 GiB"), (0, "no MemoryError")]
     assert Jobs(Ending(*ends), 1, said.append).run([Job(WORDS, tmp_path / "a")]) == {}
-    assert [line.count("begins anew") for line in said] == [1, 1, 1, 0] and "ended by signal 9" in said[0]
-    (error,) = Jobs(Ending(*[(-9, "")] * LOSSES), 1, said.append).run([Job(WORDS, tmp_path / "b")]).values()
-    assert error.startswith(f"{LOSSES} workers") and not isinstance(error, Trouble)  # it takes all memory: its settings
+    assert [line.count("begins anew") for line in said] == [1, 1, 1, 0] and "ended by signal 15" in said[0]
+    ended = Ending(*[(143, "")] * LOSSES)
+    (error,) = Jobs(ended, 1, said.append).run([Job(WORDS, tmp_path / "b")]).values()
+    assert error.startswith(f"{LOSSES} workers") and isinstance(error, Trouble)  # somebody did that
+
+
+@pytest.mark.parametrize("end", [(-9, ""), (-7, ""), (1, "MemoryError"), (1, CUDA), (1, CPU), LostError(RAY)], ids=str)
+def test_who_runs_out_of_memory_where_it_did_before_has_failed(tmp_path, end):
+    (error,) = Jobs(Ending(end, end, (0, "")), 1, print).run([Job(WORDS, tmp_path / "a")]).values()
+    assert error.startswith("2 workers") and not isinstance(error, Trouble)  # it takes all memory: its settings
+    moving = Ending(end, end, (0, ""), files={"checkpoint.npz": b""})
+    assert Jobs(moving, 1, print).run([Job(WORDS, tmp_path / "b")]) == {}  # it gets on, so others took the memory
+
+
+@pytest.mark.parametrize("error", [BusyError("a is in use"), ClusterError("the cluster is away")], ids=str)
+def test_what_the_cluster_lacks_is_no_fault_of_the_run(tmp_path, error):
+    (said,) = Jobs(Ending(error), 1, print).run([Job(WORDS, tmp_path / "a")]).values()
+    assert isinstance(said, Trouble) and said == str(error)
 
 
 def test_a_full_disk_is_no_fault_of_the_run(tmp_path):

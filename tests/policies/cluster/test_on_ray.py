@@ -25,7 +25,7 @@ from sim.cluster import ClusterError, Place, entered, prepare
 from sim.env import make_env, worker_metrics
 from tests.sim.toy_frail import frail
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.slow,
     # Of Ray's own, which leaves sockets and log files to the end of the process.
@@ -125,6 +125,21 @@ def test_learners_on_nodes_are_those_here(nodes, tmp_path, monkeypatch):
     with pytest.raises(RunError, match="not all of 2 learners have begun within 3 s"):
         train(compose([*words, "learners=2", f"out='{tmp_path}/late'"]))
     assert time.monotonic() - before < 20.0
+
+
+def test_what_nobody_has_listened_to_ends_as_it_is_closed(nodes):
+    nodes.room(0, 0, "nothing")
+    for forget in (lambda made: made.close(), lambda made: None):
+        made = nodes.stream(busy, cpus=1)
+        assert len(nodes._running) == 1
+        forget(made)
+        del made
+        gc.collect()
+        assert not nodes._running
+    until = time.monotonic() + 30.0
+    while ray.available_resources().get("CPU", 0.0) < nodes.cpus:
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def busy():

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from deploy import run
-from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.policy_file import PolicyFile, PolicyFileError, open_session
 from deploy.runtimes import CompiledPolicy
 from policies import collect
 from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning
@@ -20,11 +21,20 @@ from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored,
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
 from policies.learning.demonstrations import Demonstrations
+from policies.learning.detection import network
 from policies.learning.encoders import Encoders, shifted
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.export import export, random_signals, serialise
+from policies.models.graph import Graph
 from policies.models.networks.feed_forward import Mlp
-from policies.models.vision import CONTRAST, EncoderConfig, ObservationEncoder, standardised
+from policies.models.vision import (
+    CONTRAST,
+    DARK,
+    EncoderConfig,
+    ObservationEncoder,
+    standardised,
+    write_standardised,
+)
 from policies.runner import checkpoint
 from policies.runner.config import compose
 from sim.spec import Signal
@@ -302,7 +312,32 @@ def test_wrong_settings_are_named():
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.floats(0.5, 1.5), min_size=3, max_size=3), st.floats(0.0, 30.0))
 def test_strength_and_tint_of_the_light_fall_out(seed, gains, more):
-    picture = np.random.default_rng(seed).uniform(20.0, 120.0, (8, 12, 3))
-    seen, lit = standardised(picture), standardised(picture * np.array(gains) + more)
+    picture = np.random.default_rng(seed).integers(20, 121, (8, 12, 3), np.uint8)
+    bright = (picture * np.array(gains) + more).round().clip(0, 255).astype(np.uint8)
+    seen, lit = standardised(picture), standardised(bright)
     np.testing.assert_allclose(lit, seen, atol=0.25 * CONTRAST)  # what counts as dark remains
     assert np.abs(standardised(np.full((8, 12, 3), 90, np.uint8))).max() == 0.0
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (120, 160)], ids=str)
+def test_files_and_torch_standardise_as_numpy_does(shape):
+    rng = np.random.default_rng(0)
+    textured, black = rng.integers(60, 190, (*shape, 3), dtype=np.uint8), np.zeros((*shape, 3), np.uint8)
+    pictures = np.stack([textured, np.full_like(black, 201), np.full_like(black, 7), black])
+    pictures[2, 0, 0] = 8  # almost even: the sum of squares is small beside the mean's
+    graph = Graph()
+    made = write_standardised(graph, "camera")
+    shown = helper.make_tensor_value_info("camera", TensorProto.UINT8, ["n", *shape, 3])
+    told = helper.make_tensor_value_info(made, TensorProto.FLOAT, None)
+    whole = helper.make_graph(graph.nodes, "standardised", [shown], [told], graph.constants)
+    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    (file,) = open_session("standardised", model.SerializeToString()).run(None, {"camera": pictures})
+    wanted = np.stack([standardised(picture) for picture in pictures])
+    with torch.no_grad():
+        learned = network.standardised(torch.from_numpy(pictures).permute(0, 3, 1, 2).float()).permute(0, 2, 3, 1)
+    exact = pictures.astype(np.float64)
+    off = exact - exact.mean((1, 2), keepdims=True)
+    exact = off / (np.sqrt(np.square(off).mean((1, 2), keepdims=True)) + DARK) * CONTRAST
+    for found in (wanted, file, learned.numpy()):
+        np.testing.assert_allclose(found, exact, atol=2e-3)
+    np.testing.assert_allclose(wanted, exact, atol=1e-4)

@@ -1,5 +1,6 @@
 """Races through gates: the world repeats itself per seed, passes and crashes count, and the baseline gets round."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,19 @@ import numpy as np
 import pytest
 
 from deploy import PolicyFile
+from deploy.drivers.tasks import task_for
+from policies import train
 from policies.algorithms import algorithm_class
 from policies.evaluate import evaluate
 from policies.models.export import export
+from policies.runner.config import compose
 from sim.env import NoExpertError, conditions_of, make_env
 from sim.rollout import rollout
 from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
-from sim.tasks.abilities import baselines_of
+from sim.tasks.abilities import baselines_of, judged
 from sim.tasks.gates import RATE, VARY, random_pool
-from sim.tasks.gates.references import References
+from sim.tasks.gates.references import EVERY, LAST, References
 from sim.tasks.gates.world import ASTRAY, BEHIND, BESIDE, WEIGHTS, GateRace
 
 FEW = {"tracks": 4}
@@ -173,9 +177,67 @@ def test_starts_on_the_trajectory_are_flown_on_by_the_expert():
     assert 0 < resting.sum() < 16 and np.linalg.norm(own, axis=1).max() > 8.0
     assert np.abs(own - told[:, 3:6])[~resting].max() <= 2.0 * ASTRAY  # the nearest sample is a little further on
     assert len(set(env.passed)) > 4
-    assert (now["gate_place"][:, 0] < BESIDE + 0.1).all()  # the next gate is ahead
+    assert (now["gate_place"][:, 0] < 0.0).all()  # the next gate is ahead
     episodes = rollout(task, env, lambda seen, *_: task.expert(seen), range(32), truth=True)
     assert np.mean([task.score(one.flight())["success"][0] for one in episodes]) >= 0.9
+
+
+@pytest.mark.parametrize("start", ["anywhere", "reference"])
+def test_who_practised_elsewhere_is_judged_from_the_line(start: str, tmp_path: Path):
+    task = make("quad_gate_race", start=start, retry=False, steps=40, plan_steps=0, **FEW)
+    ppo = algorithm_class("ppo")
+    algorithm = ppo(task, ppo.Config(total_steps=512, num_envs=16, rollout_steps=16, hidden=[16]), 0)
+    path = tmp_path / "policy.onnx"
+    export(algorithm.controller(), path, training={"algorithm": "ppo"})
+    for flown in (task_for(PolicyFile.load(path)), judged(task)):
+        assert (flown.config.start, flown.config.retry, flown.config.tracks) == ("line", True, 4)
+        assert flown.episode_steps == 40 and flown.engine == task.engine
+    measured = evaluate(PolicyFile.load(path), episodes=8)
+    assert not measured.flight["linear_velocity"][0].any() and not measured.flight["passed"][0].any()
+    told = task_for(PolicyFile.load(path), settings={"start": start})
+    assert told.config.start == start
+
+
+def test_only_gates_of_the_flight_count_and_only_laps_from_rest_have_a_time():
+    task = make("quad_gate_race")
+    passed = np.array([[0.0, 0.9, 0.0], [0.5, 0.9, 0.1]], np.float32)[..., None]
+    speed = np.ones((2, 3, 3), np.float32)
+    speed[0, 0] = 0.0
+    success = np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]], np.float32)[..., None]
+    flight = {"passed": passed, "linear_velocity": speed, "success": success, "terminated": np.zeros_like(success)}
+    scores = task.score(flight)
+    np.testing.assert_allclose(scores["gates"], [1.0, 0.1, 0.1], atol=1e-6)
+    np.testing.assert_allclose(scores["lap_time"], [0.02, np.nan, np.nan])
+
+
+def test_starts_on_the_trajectory_are_before_the_next_gate():
+    env = opened(512, start="reference", plan_steps=0, tracks=1)
+    place = env.truth()["gate_place"]
+    assert (place[:, 0] < 0.0).all() and (place[:, 0] > -0.02).any() and (env.truth()["clearance"] > 0.0).all()
+
+
+def test_trajectories_take_the_room_of_those_that_are_planned():
+    task = make("quad_gate_race", reference=True, plan_steps=0, steps=100_000, tracks=1000)
+    pool = task.pool(0)[:1] * 1000
+    made = References(task, pool, BEHIND)
+    made.plan(np.array([3, 7]))
+    assert made._samples.nbytes < 1e6
+    track, nearest = np.array([3, 7, 3]), np.array([0, 0, 10**6])
+    nearest[2] = made.point(track[2:], np.ones(1))[0][0]
+    told = made.told(track, nearest)
+    np.testing.assert_array_equal(told[0], told[1])
+    assert not told[0, 3:6].any() and told[2, 3:6].any()
+    made.advance(track, told[[2, 2, 2], :3], np.array([2]), nearest)
+    assert EVERY * nearest[2] == pytest.approx(made.times[3] - LAST, abs=2 * EVERY)
+    assert np.isnan(made.times[0])
+
+
+def test_tracks_that_cannot_be_flown_are_refused_before_any_is_planned():
+    task = make("quad_gate_race", reference=True, **FEW)
+    track = task.pool(0)[0]
+    narrow = replace(track, name="narrow", size=np.full_like(track.size, 0.7))
+    with pytest.raises(ValueError, match="^narrow: an opening leaves no room for racer"):
+        References(task, [track, narrow], BEHIND)
 
 
 def test_missing_a_gate_ends_what_cannot_be_flown_again():
@@ -208,6 +270,10 @@ def test_who_is_not_planned_for_does_not_follow():
         task.baselines["time_optimal"](opened().truth())
     with pytest.raises(NoExpertError, match="needs it planned: task.reference=true"):
         task.expert(opened().truth())
+    settings = compose(["task=quad_gate_race", "task.start=anywhere"])
+    said = "needs it planned: task.start=reference; or learn without it: algorithm.imitation=0"
+    with pytest.raises(train.RefusedError, match=said):
+        train.built(settings)
 
 
 def test_mirrored_vehicles_fly_the_mirrored_way():

@@ -184,6 +184,16 @@ def test_words_choose_among_what_is_measured_where_that_is_a_layer(encoder, sens
     assert error.item() < 0.1 if sense else error.item() > 0.25
 
 
+def test_words_that_chose_by_another_function_do_not_fit():
+    """Until November 2026 the layer `choose` scaled what is measured without a bound; the shapes are the same."""
+    policy = made(sense=8)
+    state = policy.state_dict()
+    before = {name.replace("gate.", "choose."): value for name, value in state.items()}
+    assert before.keys() != state.keys()
+    with pytest.raises(RuntimeError, match="choose"):
+        policy.load_state_dict(before)
+
+
 def test_each_role_hears_other_words(encoder):
     """Which word comes first."""
     torch.manual_seed(0)
