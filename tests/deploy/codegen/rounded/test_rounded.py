@@ -72,7 +72,7 @@ def test_products_of_any_length_add_up_exactly(tmp_path, inputs, alike):
         np.testing.assert_allclose(native.step({"x": signs.astype(F)})["y"], exact, rtol=1e-6, atol=2e-5)
 
 
-@pytest.mark.parametrize("flags", [(), ("-DPOLICY_PLAIN_C",)])
+@pytest.mark.parametrize("flags", [(), ("-DPOLICY_PLAIN_C",), ("-ffast-math",)])
 def test_the_table_of_tanh_in_c_is_that_in_python(tmp_path, flags):
     (tmp_path / "policy.c").write_text(MATH)
     library = ctypes.CDLL(str(toolchain.host_library(tmp_path, flags=[f"-I{FIRMWARE}", *flags])))
