@@ -117,7 +117,7 @@ def image(
     """
     if core.family != (family := CORES[BOARDS[board].core].family):
         fitting = ", ".join(name for name, one in CORES.items() if one.family == family)
-        raise ToolchainError(f"{board} starts as its own family of cores does, no {core.name}: core is one of {fitting}")
+        raise ToolchainError(f"{board} starts as its family of cores does, no {core.name}: core is one of {fitting}")
     kind, command = choose(compiler, GCC[core.family])
     sources = [*_sources(folder), LINK / "main.c", *beneath(core, board)]
     script: list[str | Path] = ["-T", linker_script(folder, core, board), *headers(core), "-I", folder]

@@ -35,7 +35,7 @@ def padded(outputs: int) -> int:
     return 8 * eights + 4 * fours
 
 
-def words(inputs: int) -> int:
+def rounded_words(inputs: int) -> int:
     """The number of words that hold the inputs of an int8 product, two to a word."""
     return 2 * -(-inputs // 4)
 
