@@ -358,11 +358,12 @@ static POLICY_NOINLINE float policy_rounded(uint32_t *rounded, const float *x, i
 /* 127 * 2^23 tanh(x): straight lines, at most 2.5e-4 from tanh. `table` has a word per sixteenth of x in
  * [-8, 8): the slope in the lower half, minus the value in the upper, so that slope * at + value is one instruction. */
 static POLICY_INLINE int32_t policy_tanh_whole(float x, const uint32_t *table) {
-    const float scaled = x * 65536.0f;
-    const int32_t at = scaled >= 524287.0f    ? 524287
-                       : scaled <= -524288.0f ? -524288
-                       : scaled == scaled     ? (int32_t)scaled
-                                              : 0;
+    const policy_word word = {x};
+    const uint32_t size = word.bits & 0x7fffffffu; /* no compiler option takes NaN out of bits, and indexes outside */
+    const int32_t at = size < 0x41000000u   ? (int32_t)(x * 65536.0f) /* below 8 */
+                       : size > 0x7f800000u ? 0
+                       : word.bits == size  ? 524287
+                                            : -524288;
     return policy_multiply(table[128 + (at >> 12)], 0x80000000u | (at & 0xfff), 0);
 }
 

@@ -29,7 +29,7 @@ from deploy.codegen.lowering.memory import Step, allocated
 from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
 from deploy.codegen.reductions import ALONG, TOTALS, Line, along, reduction
 from deploy.codegen.rounded import tanh
-from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
+from deploy.codegen.weights import FORMATS, Format, blocks, padded, rounded_words
 from deploy.codegen.windows import convolution, pool, window
 
 Floats = NDArray[np.float32]
@@ -289,7 +289,7 @@ class Writer:
         outputs, inputs = weight.shape
         form = self.format.of(node)
         room = -(-outputs // form.width) * form.width if form.width else padded(outputs)  # it writes whole blocks
-        rounds = {self.rounded(node): words(inputs)} if form.rounds(node) else {}
+        rounds = {self.rounded(node): rounded_words(inputs)} if form.rounds(node) else {}
         # What is not finite would not be seen in the result.
         limited = any(after.operator == tanh.TANH and after.inputs[0] == result.name for after in self.graph.nodes)
         if node.operator == "Conv":
@@ -326,7 +326,7 @@ class Writer:
             to, x = f"quantised + {self.where[result.name]}", self.pointer(source.name)
             return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {tanh.factor(node.attributes[tanh.ONE])});"]
 
-        self.add([source.name], {}, lines, ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
+        self.add([source.name], {}, lines, ROUNDED_TANH * 4 * quads, {result.name: rounded_words(result.size)})
 
     def _multiply(self, node: Node) -> None:
         left, right = (self.value(name) for name in node.inputs[:2])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from deploy.codegen.cores import CORES, GCC, M4F, Core
 from deploy.codegen.source import FIRMWARE
+from deploy.mcu.boards import BOARDS
 from deploy.trust.interpreter import python
 
 COMPILERS = ("auto", "zig", "gcc")
@@ -112,8 +113,11 @@ def image(
     """Build what is in `folder` with firmware/link and the `board`'s folder into an ELF image; the image's path.
 
     With another `core` than the board's it is for a chip like that one with that core in it, which only the emulator
-    has.
+    has: one of the same family, ToolchainError otherwise.
     """
+    if core.family != (family := CORES[BOARDS[board].core].family):
+        fitting = ", ".join(name for name, one in CORES.items() if one.family == family)
+        raise ToolchainError(f"{board} starts as its family of cores does, no {core.name}: core is one of {fitting}")
     kind, command = choose(compiler, GCC[core.family])
     sources = [*_sources(folder), LINK / "main.c", *beneath(core, board)]
     script: list[str | Path] = ["-T", linker_script(folder, core, board), *headers(core), "-I", folder]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from deploy.codegen.onnx_graph import Graph, GraphError, Node
 from deploy.codegen.operators import DENSE
 from deploy.codegen.rounded import halves
-from deploy.codegen.rounded.halves import MOST, MOST_INPUT, bytes_limit, scale_of
 from deploy.codegen.rounded.plan import FAST, LIMIT, planned
+from deploy.codegen.rounded.steps import MOST, MOST_INPUT, bytes_limit, scale_of, steps_of
 from deploy.codegen.rounded.tanh import ONE
 
 Floats = NDArray[np.float32]
@@ -35,7 +35,7 @@ def padded(outputs: int) -> int:
     return 8 * eights + 4 * fours
 
 
-def words(inputs: int) -> int:
+def rounded_words(inputs: int) -> int:
     """The number of words that hold the inputs of an int8 product, two to a word."""
     return 2 * -(-inputs // 4)
 
@@ -62,8 +62,7 @@ def pack_halves(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
 
 def quantised(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     """W (out, in) as int8 (out, in) and a scale per output (out,)."""
-    scale = scale_of(weight)
-    return np.rint(weight / scale[:, None]).clip(-MOST, MOST).astype(np.int8), scale
+    return np.rint(steps_of(weight)).clip(-MOST, MOST).astype(np.int8), scale_of(weight)
 
 
 def _in_words(made: NDArray[np.int8], scale: Floats, bias: Floats, width: int) -> NDArray[np.uint32]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 OFF, BENCH, SHADOW, FLY = range(4)  # values of policy.mode
@@ -51,7 +51,7 @@ PARAMETERS: dict[str, tuple[str, float]] = {
     **{f"policy.{name}": ("float", usual) for name, (usual, _, _) in LIMITS.items()},
 }
 OLD = 0.03  # s that an estimate may stay exactly as it is
-LOW, ASK = 5.0, 0.1  # s that a battery may be low, and by when it has to be seen otherwise; why: guard.h
+LOW, ASK, MEAN = 5.0, 0.1, 0.2  # s that a battery may be low; by when it is asked first; averaged over; why: guard.h
 EMPTY, EMPTY_FOR = 2.7, 0.03  # V as measured, s
 HOLD, SINK = 1.0, 0.4  # s, m/s
 BRAKING, FURTHEST = 3.0, 1.0  # m/s^2, m: a moving vehicle is told to stay that far ahead
@@ -71,6 +71,31 @@ def allowed(name: str, value: float) -> float:
 def without_load(voltage: float, load: float, sag: float = LIMITS["sag"][0]) -> float:
     """V of a battery as it would be at rest, by what is measured while the rotors give `load` (0..1) of their most."""
     return voltage + sag * load
+
+
+class Battery:
+    """Whether a battery is low, by its mean voltage without load over `MEAN`, or empty: to be weighed all the time."""
+
+    def __init__(self, now: float, low_for: float = 0.0, empty_for: float = EMPTY_FOR) -> None:
+        """Watched from `now` (s) on. It counts as low for `low_for` s by then; it may be empty for `empty_for` s."""
+        self._charged, self._powered, self._empty_for = now - low_for, now, empty_for
+        self._weighed, self._span, self._mean = now, 0.0, 0.0
+
+    def weigh(self, voltage: float, load: float, limits: Mapping[str, float], now: float) -> None:
+        """V as measured and the load (0..1) at `now` (s), by `limits` "voltage" and "sag". NaN is nothing seen."""
+        if EMPTY <= voltage <= 100.0:
+            self._powered = now
+        resting, elapsed = without_load(voltage, load, limits["sag"]), min(now - self._weighed, MEAN)
+        if not (0.0 <= resting <= 100.0 and elapsed > 0.0):
+            return
+        self._weighed, self._span = now, min(self._span + elapsed, MEAN)  # a plain mean at first
+        self._mean += (resting - self._mean) * (elapsed / self._span)
+        if self._span >= ASK - TICK and limits["voltage"] <= self._mean <= 100.0:
+            self._charged = now
+
+    def fit(self, now: float) -> bool:
+        """Neither low nor empty for too long."""
+        return now - self._charged < LOW - TICK and now - self._powered < self._empty_for - TICK
 
 
 @dataclass(frozen=True)
@@ -102,8 +127,12 @@ class Guard:
     def begin(self, seen: Seen, now: float) -> None:
         """The policy begins to be watched, at `now` (s)."""
         self.home, self.began = tuple(seen.position), now
-        self._motion, self._changed, self._powered = seen.motion, now, now
-        self._charged = now - (LOW - ASK)
+        self._motion, self._changed = seen.motion, now
+        self._battery = Battery(now, LOW - ASK)
+
+    def weigh(self, seen: Seen, now: float) -> None:
+        """The battery at `now` (s), in every cycle from the next on, whoever flies."""
+        self._battery.weigh(seen.voltage, seen.load, self.limits, now)
 
     def look(self, seen: Seen, now: float) -> int:
         """The reason why the policy must not fly on, FINE when there is none."""
@@ -111,10 +140,6 @@ class Guard:
         if not self._same(motion):
             self._changed = now
         self._motion = motion
-        if limits["voltage"] <= without_load(seen.voltage, seen.load, limits["sag"]) <= 100.0:
-            self._charged = now
-        if EMPTY <= seen.voltage <= 100.0:
-            self._powered = now
         if not all(map(math.isfinite, motion)):
             return ESTIMATE
         if now - self._changed >= OLD - TICK:
@@ -125,7 +150,7 @@ class Guard:
             (TILT, seen.rotation[8] >= math.cos(math.radians(limits["tilt"]))),
             (SPEED, math.hypot(*seen.velocity) <= limits["speed"]),
             (RATE, math.hypot(*seen.rate) <= limits["rate"]),
-            (BATTERY, now - self._charged < LOW - TICK and now - self._powered < EMPTY_FOR - TICK),
+            (BATTERY, self._battery.fit(now)),
         )
         return next((reason for reason, holds in checks if not holds), FINE)
 

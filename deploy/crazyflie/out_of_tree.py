@@ -108,6 +108,8 @@ class OutOfTree:
     def _decide(self, setpoint: Setpoint, sensed: Sensed, seen: Seen, now: float, in_the_air: bool) -> Shares:
         self._now, self._sensed, self._setpoint, self._seen = now, sensed, setpoint, seen
         self._obey(in_the_air)
+        if self._begun:
+            self.guard.weigh(seen, now)
         self.age = now - setpoint.time
         fresh = setpoint.is_position and self.age <= OLDEST
         computed, self._computed = self._computed, False
@@ -225,7 +227,9 @@ class OutOfTree:
         position, velocity = self._sensed.position, self._sensed.velocity
         if self._descent is None:
             self._descent, self.failed = Landing(position, velocity, self._now), True
-            self._piloted = False  # anew, to hold the heading that it has now, not the one of the last set point
+            # Anew, also where it flew in part: to hold the heading that it has now, not the one of the last set point,
+            # and without the integrals that grew against the policy.
+            self._piloted = False
         descent = self._descent
         height = descent.height(position, velocity, self._now)
         if descent.down:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.crazyflie.board_log import ASKED, REASON, STATE, STATUS, BoardLog
+from deploy.crazyflie.guard import EMPTY_FOR, LIMITS, MODES, OFF, REASONS, TAKING_OVER, Battery, allowed
 from deploy.crazyflie.guard import FLYING as BY_POLICY
-from deploy.crazyflie.guard import LIMITS, LOW, MODES, REASONS, TAKING_OVER, allowed, without_load
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
@@ -58,13 +58,11 @@ ONBOARD = {
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
-CLIMB = 0.4  # m/s, of take-off and landing
-STALE = 0.1  # s
-PATIENCE = 10  # steps in a row with zeros, after which it lands
+CLIMB, STALE = 0.4, 0.1  # m/s, of take-off and landing; s
+PATIENCE, IDLE = 10, 0.5  # steps in a row with zeros, after which it lands; s that the policy on board may not fly for
 BY_GUARD = "by the guard"  # why it lands
 FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
 PLACING_DECKS = ("deck.bcLighthouse4", "deck.bcLoco", "deck.bcDWM1000")
-IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL, SCANT = 65535, 3.7  # V at rest: a tenth of the charge; Crazyswarm2 calls a battery critical there
 
@@ -91,12 +89,12 @@ class Crazyflie(Entered):
         self._airframe, self._platform = airframe(s.robot), platform(s.robot)
         self.link = Link(s.uri, ONBOARD if s.onboard else BLOCKS, round(period), s.cache)
         self.target, self.heading = np.zeros(3, np.float32), AHEAD
-        self._sag = allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))
-        self._airborne = self._handed_over = self.done = False
+        self._allowed = {"voltage": s.empty, "sag": allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))}
+        self._battery: Battery | None = None  # watched from the first command on
+        self._airborne = self._handed_over = self.done = self._held = False  # held: it has said that it holds its place
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
-        self._held = False  # whether the vehicle has said that it does
-        self._zeros = self._empty = self._idle = 0  # steps in a row: no command, empty battery, policy not flying
+        self._zeros = self._idle = 0  # steps in a row: no command, policy not flying
         self._errors: list[float] = []
         self._notes: list[str] = []
         self._log = BoardLog(s.board_log) if s.board_log else None
@@ -127,7 +125,7 @@ class Crazyflie(Entered):
             raise LinkError(f"{s.uri}: the estimator found no position in {s.connect_s:g} s: is there positioning?")
         self._check(LOCKED | CRASHED | TUMBLED)
         voltage = link.value("pm.vbat")
-        if voltage < s.voltage:
+        if not voltage >= s.voltage:  # NaN, too
             raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
         self._notes.append(f"battery before   {voltage:.2f} V{': charge it' if voltage < SCANT else ''}")
         if s.onboard:
@@ -260,8 +258,7 @@ class Crazyflie(Entered):
 
     def _reason_to_land(self, motors: NDArray[np.float64]) -> str:
         self._zeros = 0 if motors.any() else self._zeros + 1
-        self._empty = self._empty + 1 if self._resting_voltage() < self.settings.empty else 0
-        if self._empty > LOW * self.rate_hz:
+        if not self._lasts():
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
         held = math.isfinite(self._lands_at)
         if self._handed_over and self.settings.onboard and self.settings.mode == "fly" and not held:
@@ -273,12 +270,14 @@ class Crazyflie(Entered):
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
         return BY_GUARD if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
 
-    def _resting_voltage(self) -> float:
-        """V of the battery, as the guard on board reckons it would be without load."""
-        volts, most = self.link.value("pm.vbat"), self._platform.most
+    def _lasts(self) -> bool:
+        """Whether the battery is neither low nor empty, as the guard on board reckons; three samples make it empty."""
+        now, volts, most = self.link.clock(), self.link.value("pm.vbat"), self._platform.most
         ratios = [value / FULL for value in self._vector("motor.", "m1", "m2", "m3", "m4")]
-        load = sum(self._platform.thrust_at(ratio * volts) / most for ratio in ratios) / len(ratios)
-        return without_load(volts, load, self._sag)
+        load = sum(min(self._platform.thrust_at(ratio * volts) / most, 1.0) for ratio in ratios) / len(ratios)
+        self._battery = self._battery or Battery(now, empty_for=max(EMPTY_FOR, 3.0 / self.rate_hz))
+        self._battery.weigh(volts, load, self._allowed, now)
+        return self._battery.fit(now)
 
     def _take_off(self) -> Iterator[None]:
         """Arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
@@ -382,14 +381,16 @@ class Crazyflie(Entered):
             if self._airborne:
                 self.link.wait(lambda: not self._state() & ARMED, 1.0, lambda: self._arm(False))
                 self._notes.append(f"battery after    {self.link.value('pm.vbat'):.2f} V")
+            if self.settings.onboard:  # on the ground; a vehicle that was left in the air may be landing by itself
+                self.link.write("policy.mode", OFF)
         except LinkError as error:
             self._notes.append(f"{error}; the vehicle is left to its own watchdogs")
         except KeyboardInterrupt:
             self.emergency_stop()
             raise
         finally:
-            with suppress(LinkError):
-                if self.settings.mode == "bench":
+            if self.settings.mode == "bench":
+                with suppress(LinkError):
                     self.link.write("stabilizer.controller", PID)
             self.link.close()
             if self._log is not None:

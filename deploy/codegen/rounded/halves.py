@@ -9,21 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.codegen.rounded.steps import MOST, MOST_INPUT, MOST_SUM, steps_of
+
 Floats = NDArray[np.float32]
-MOST, MOST_INPUT, MOST_SUM = 127, 2**15 - 1, 2**31 - 1  # of a weight, an input, a sum
-
-
-def scale_of(weight: Floats) -> Floats:
-    """The step of each row of W (out, in)."""
-    scale: Floats = (np.abs(weight).max(axis=1).clip(1e-30) / MOST).astype(np.float32)
-    return scale
 
 
 def bytes_of(weight: Floats) -> NDArray[np.int8]:
     """W (out, in) as the bytes of words (out, words, 4), filled up with zeros."""
     outputs, inputs = weight.shape
     steps = np.zeros((outputs, -(-inputs // 4) * 4))
-    steps[:, :inputs] = weight / scale_of(weight)[:, None]
+    steps[:, :inputs] = steps_of(weight)
     steps = steps.reshape(outputs, -1, 4)
     made = np.zeros(steps.shape, np.int8)
     for k in range(4):
@@ -40,11 +35,6 @@ def weights_of(made: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 def limit(weight: Floats) -> int:
-    """The largest whole number of 16 bits that inputs may be, so that sums fit 32 bits."""
+    """`bytes_limit` where the weights are known, and their lower bytes count."""
     most = int(np.abs(weights_of(bytes_of(weight))).sum(axis=1).max())
     return min(MOST_INPUT, MOST_SUM // max(most, 1))
-
-
-def bytes_limit(inputs: int) -> int:
-    """The same where bytes are taken out of their words, whatever they are."""
-    return min(MOST_INPUT, MOST_SUM // (MOST * inputs))

@@ -8,7 +8,8 @@ from typing import Any
 
 from deploy.codegen.onnx_graph import Graph, Node, Value
 from deploy.codegen.operators import DENSE, layer, matrix
-from deploy.codegen.rounded.halves import MOST, bytes_limit, limit
+from deploy.codegen.rounded.halves import limit
+from deploy.codegen.rounded.steps import MOST, bytes_limit
 from deploy.codegen.rounded.tanh import LARGEST, ONE, TANH
 
 # Attributes of products: the largest of their inputs as whole numbers; whether four of them take three instructions.

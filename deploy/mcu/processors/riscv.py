@@ -40,7 +40,12 @@ def _disassembler() -> Any:
 
 
 def block_cost(code: bytes, address: int) -> tuple[int, int]:
-    """Instructions and cycles of a straight piece of code, with the waits for results that are used at once."""
+    """Instructions and cycles of a straight piece of code, with the waits for results that are used at once.
+
+    A result that the next block waits for, of the last instruction of this one, is not counted. What an instruction
+    reads goes by capstone's text: a compressed one ("c.") also reads the register that it writes, unless it is one of
+    `_OVERWRITES`.
+    """
     instructions = cycles = 0
     written = late = ""  # the register that the last instruction writes; and the same, if that takes until the next
     for _, _, mnemonic, operands in _disassembler().disasm_lite(code, address):

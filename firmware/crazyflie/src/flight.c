@@ -248,7 +248,9 @@ static setpoint_t stay(const float *place, float height) {
 static void come_down(control_t *control, const sensorData_t *sensors, const state_t *estimate, bool ran,
                       stabilizerStep_t step) {
     if (!failed) landing_begin(&descent, signals.position, signals.linear_velocity, now);
-    ran = ran && failed; /* it begins anew, to hold the heading that it has now, not the one of the last set point */
+    /* It begins anew, also where it flew in part: to hold the heading that it has now, not the one of the last set point,
+     * and without the integrals that grew against the policy. */
+    ran = ran && failed;
     failed = 1;
     computed = false;
     const float height = landing_height(&descent, signals.position, signals.linear_velocity, now);
@@ -309,6 +311,7 @@ void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const s
     signals_read(&signals, setpoint, sensors, estimate);
     obey_parameters();
     look();
+    if (begun) guard_weigh(&watched, &limits, &seen, now);
     const bool place = names_a_place(setpoint);
     age = now - setpoint->timestamp;
     const bool blind = BROKEN(position) || BROKEN(rotation) || BROKEN(linear_velocity) || BROKEN(angular_velocity);

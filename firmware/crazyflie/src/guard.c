@@ -41,6 +41,22 @@ void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now) {
     for (int i = 0; i < GUARD_MOTION; ++i) memory->motion[i] = motion(seen)[i];
     memory->began = memory->changed = memory->powered = now;
     memory->charged = now - (GUARD_LOW_MS - GUARD_ASK_MS);
+    memory->weighed = now;
+    memory->span = 0;
+    memory->resting = 0.0f;
+}
+
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+void guard_weigh(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now) {
+    const float resting = seen->voltage + limits->sag * seen->load;
+    const uint32_t elapsed = least(now - memory->weighed, GUARD_MEAN_MS);
+    if (between(seen->voltage, GUARD_EMPTY, 100.0f)) memory->powered = now;
+    if (!between(resting, 0.0f, 100.0f) || elapsed == 0) return;
+    memory->weighed = now;
+    memory->span = least(memory->span + elapsed, GUARD_MEAN_MS); /* a plain mean at first */
+    memory->resting += (resting - memory->resting) * ((float)elapsed / (float)memory->span);
+    if (memory->span >= GUARD_ASK_MS && between(memory->resting, limits->voltage, 100.0f)) memory->charged = now;
 }
 
 /* Whether it is another estimate than the last. */
@@ -64,8 +80,6 @@ static bool inside(const guard_memory *memory, const guard_limits *limits, const
 
 guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now) {
     if (changed(memory, seen)) memory->changed = now;
-    if (between(seen->voltage + limits->sag * seen->load, limits->voltage, 100.0f)) memory->charged = now;
-    if (between(seen->voltage, GUARD_EMPTY, 100.0f)) memory->powered = now;
     if (!finite(motion(seen), GUARD_MOTION)) return GUARD_ESTIMATE;
     if (now - memory->changed >= GUARD_OLD_MS) return GUARD_STALE;
     if (!between(seen->variance, 0.0f, limits->spread * limits->spread)) return GUARD_SPREAD;

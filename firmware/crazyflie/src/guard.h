@@ -25,12 +25,13 @@
 /* The firmware calls a battery critically low that has less than 3.0 V in flight for 5 s (platform_defaults_cf2.h,
  * pm_stm32f4.c). A climb must not count, so `voltage` is compared with what is measured plus `sag` by the load. All rotors
  * at full take 0.7 V from a battery that just passes the firmware's own test (BAT_LOADING_SAG_THRESHOLD), a hover 0.4:
- * 3.0 V in a hover are 3.4 V without load. Below 2.7 V there is no time to wait: decks are reset at 2.6 V
- * (crazyflie-firmware, issue 695). */
+ * 3.0 V in a hover are 3.4 V without load. Both change within a millisecond, the voltage by what the load was before: the
+ * mean counts. Below 2.7 V there is no time to wait: decks are reset at 2.6 V (crazyflie-firmware, issue 695). */
 #define GUARD_LOW_MS 5000
 #define GUARD_EMPTY 2.7f   /* V as measured, or unknown, for */
 #define GUARD_EMPTY_MS 30
-#define GUARD_ASK_MS 100   /* a battery that was never seen above `voltage` by then is not flown with at all */
+#define GUARD_ASK_MS 100   /* after that as the policy takes over a battery has to be above `voltage`, or it is handed back */
+#define GUARD_MEAN_MS 200  /* the time constant of that mean */
 
 typedef enum {
     GUARD_FINE,
@@ -72,6 +73,8 @@ typedef struct {
     float motion[GUARD_MOTION]; /* the last estimate */
     uint32_t began, changed;   /* ms: it took over; the estimate changed; */
     uint32_t charged, powered; /* the battery was not low; not empty */
+    uint32_t weighed, span;    /* ms: it was weighed last; its mean is over so many */
+    float resting;             /* V without load, that mean */
 } guard_memory;
 
 /* Puts the usual value in place of every one that is not allowed; a bit for each, in the order of GUARD_LIMITS. */
@@ -80,8 +83,11 @@ uint32_t guard_replace(guard_limits *limits);
 /* The policy begins to be watched, at `now` (ms, of a clock that may run over). */
 void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now);
 
-/* At every call of the controller. What `seen` shows is a reason within 1 ms, a stale estimate or an empty battery within
- * 30 ms, a low battery after 5 s, after 100 ms when it is low as the policy takes over. */
+/* The battery, at every call of the controller from the next on, whoever flies: what nobody looked at does not age. */
+void guard_weigh(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now);
+
+/* At every call in which the policy computes. What `seen` shows is a reason within 1 ms, a stale estimate or an empty
+ * battery within 30 ms, a low battery after 5 s, after 100 ms when it is low as the policy takes over. */
 guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now);
 
 /* GUARD_TIME when it has flown for long enough. */

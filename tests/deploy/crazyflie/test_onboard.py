@@ -218,6 +218,22 @@ def test_a_parameter_that_is_not_allowed_is_replaced_and_said(flying: Bench):
     assert "policy.cap is not within 0.3..1.0, now 1" in firmware._text.decode()
 
 
+def test_a_battery_that_is_low_for_five_seconds_lands_it(flying: Bench):
+    """Not before, and then it comes down by itself."""
+    firmware = flying.firmware
+    select(flying, 6)
+    send = lambda: flying.client.commander.send_position_setpoint(0.0, 0.0, 1.0, 0.0)  # noqa: E731
+    flying.run(0.5, send)
+    firmware.parameters["policy.voltage"] = 4.0  # above what it has, with what the rotors take
+    firmware.parameters["policy.sag"] = 0.0
+    flying.run(4.8, send)
+    assert firmware.policy_flies and firmware.app.reason == guard.FINE
+    flying.run(0.6, send)
+    assert firmware.app.reason == guard.BATTERY and firmware.app.state == guard.HOLDING
+    flying.run(5.5, send)
+    assert firmware.app.state == guard.DOWN and flying.position[2] == pytest.approx(0.0, abs=1e-3)
+
+
 HEADING = 130.0  # degrees
 HALF = math.radians(HEADING) / 2
 

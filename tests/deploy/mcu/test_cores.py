@@ -9,6 +9,7 @@ from deploy import cli, export
 from deploy.codegen import toolchain
 from deploy.codegen.cores import CORES, M4F
 from deploy.codegen.source import Source
+from deploy.mcu.boards import bearer
 from deploy.mcu.cost import Bench
 from deploy.mcu.emulator import Chip
 from policies.models.export import random_signals
@@ -41,7 +42,8 @@ def test_rounded_products_are_the_same_bits_on_every_core(tmp_path, core, weight
     policy = exported(tmp_path / "p.onnx", hover_size())
     for name, text in Source(policy, policy.content(), weights).files().items():
         (tmp_path / name).write_text(text)
-    chip = Chip(toolchain.image(tmp_path, core=CORES[core]), core=CORES[core])
+    board = bearer(core)
+    chip = Chip(toolchain.image(tmp_path, core=CORES[core], board=board.name), core=CORES[core], board=board)
     bench, native = Bench(chip, policy), Native(policy.path, weights=weights)
     signals = random_signals(policy.inputs, 5, np.random.default_rng(1))
     for step in range(5):
@@ -49,6 +51,12 @@ def test_rounded_products_are_the_same_bits_on_every_core(tmp_path, core, weight
         ours, theirs = bench.step(now), native.step(now)
         for name, value in ours.items():
             np.testing.assert_array_equal(value, theirs[name])
+
+
+@pytest.mark.parametrize(("core", "board"), [("rv32imc", "stm32f405"), ("cortex-m3", "esp32c3")])
+def test_a_core_of_another_family_than_the_boards_is_refused(tmp_path, core, board):
+    with pytest.raises(toolchain.ToolchainError, match=f"^{board} .*, no {CORES[core].name}: core is one of "):
+        toolchain.image(tmp_path, core=CORES[core], board=board)
 
 
 def test_a_library_is_proved_too(capsys, tmp_path):

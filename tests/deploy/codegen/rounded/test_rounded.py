@@ -13,6 +13,7 @@ from deploy.codegen import onnx_graph, toolchain
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.rounded import halves, tanh
 from deploy.codegen.rounded.plan import FAST
+from deploy.codegen.rounded.steps import scale_of
 from deploy.codegen.source import FIRMWARE, generate
 from deploy.codegen.weights import FORMATS
 from tests.deploy.codegen.graph_policy import one_node, policy_of
@@ -36,7 +37,7 @@ def test_a_weight_is_off_by_half_a_step_at_most(rows, inputs, seed, whole):
     rng = np.random.default_rng(seed)
     weight = rng.integers(-1, 2, (rows, inputs)).astype(F) if whole else rng.normal(size=(rows, inputs)).astype(F)
     made = halves.bytes_of(weight)
-    steps = weight / halves.scale_of(weight)[:, None]
+    steps = weight / scale_of(weight)[:, None]
     assert np.abs(halves.weights_of(made)[:, :inputs] / 256.0 - steps).max() <= 0.5 + 1e-4
     words = made.copy().view("<u4")  # as SMLAD sees them
     want = np.stack([(words << 8).view("<i2"), words.view("<i2")], axis=-1).reshape(rows, -1, 2, 2).reshape(rows, -1)
@@ -63,16 +64,16 @@ def test_products_of_any_length_add_up_exactly(tmp_path, inputs, alike):
     native = Native(path, weights="w8a8")
     fast = "policy_dense_w8a8" in generate(str(path), "w8a8")["policy.c"]
     assert fast == (halves.limit(weight.T) >= 127)
-    stored = halves.weights_of(halves.bytes_of(weight.T))[:, :inputs] * (halves.scale_of(weight.T)[:, None] / 256.0)
+    stored = halves.weights_of(halves.bytes_of(weight.T))[:, :inputs] * (scale_of(weight.T)[:, None] / 256.0)
     if not fast:
-        scale = halves.scale_of(weight.T)[:, None]
+        scale = scale_of(weight.T)[:, None]
         stored = np.rint(weight.T / scale) * scale
     for signs in (np.ones(inputs), R.choice([-1.0, 1.0], inputs), np.zeros(inputs)):
         exact = stored.astype(float) @ signs + 0.5
         np.testing.assert_allclose(native.step({"x": signs.astype(F)})["y"], exact, rtol=1e-6, atol=2e-5)
 
 
-@pytest.mark.parametrize("flags", [(), ("-DPOLICY_PLAIN_C",)])
+@pytest.mark.parametrize("flags", [(), ("-DPOLICY_PLAIN_C",), ("-ffast-math",)])
 def test_the_table_of_tanh_in_c_is_that_in_python(tmp_path, flags):
     (tmp_path / "policy.c").write_text(MATH)
     library = ctypes.CDLL(str(toolchain.host_library(tmp_path, flags=[f"-I{FIRMWARE}", *flags])))
