@@ -29,6 +29,7 @@ DRIVING, STUCK, CRASHED, RECOVERING, TELEOPERATED, LOST = range(6)
 UNDECIDED = 0.05  # of the steering's limit: below, a policy does not say to which side
 SHARP = 0.7, 1.0  # of that limit: how it turns
 STANDS = 0.25  # of `slow`: a policy that asks for less wants to stand
+CREEPS = 0.2  # of the time that is driven below `slow`, as told, counts for being free
 ALGORITHM = 2  # of the rules' meaning, for who computes a drive again; 1 was in no log
 # "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
 
@@ -150,23 +151,26 @@ class Recovery:
         drive, steer = (np.nan_to_num(np.asarray(wanted[k], np.float64).reshape(self.n)) for k in names)
         waits = np.zeros(self.n, bool) if bridged is None else bridged & ~stopped
         asked = np.abs(drive) > STANDS * self.rules.slow
-        still = ~self._moves(signals, np.where(asked, drive, np.inf))
-        self._judge(asked, still, self._hit(signals), stopped, waits, steer)
+        still, fast = self._moves(signals, np.where(asked, drive, np.inf))
+        self._judge(asked, still, fast, self._hit(signals), stopped, waits, steer)
         return {s.name: self._of(s, np.asarray(wanted[s.name], np.float32)) for s in self.commands}
 
-    def _moves(self, signals: Mapping[str, Array], drive: Array) -> Bools:
-        """Whether each robot gets somewhere, of which its policy wants so much; infinite where it wants to stand."""
+    def _moves(self, signals: Mapping[str, Array], drive: Array) -> tuple[Bools, Bools]:
+        """Whether each robot gets nowhere, and whether it does not creep.
+
+        Its policy wants so much of it: infinite where that wants to stand.
+        """
         rules = self.rules
         speed = np.linalg.norm(np.asarray(signals[rules.moves], np.float64).reshape(self.n, -1), axis=1)
         told = np.abs(np.where(self.frees, np.where(self._ahead, rules.forth, rules.back), drive))
-        moves: Bools = speed > np.minimum(rules.slow, 0.5 * told)
+        moves, fast = speed > np.minimum(rules.slow, 0.5 * told), speed > rules.slow
         if rules.sees:
             sight = np.asarray(signals[rules.sees], np.float32).reshape(self.n, -1)
             if self._seen is None:
                 self._seen = sight.copy()
             moves = np.abs(sight - self._seen).mean(axis=1) > rules.still
             self._seen[moves] = sight[moves]
-        return moves
+        return ~moves, fast
 
     def _hit(self, signals: Mapping[str, Array]) -> Bools:
         """Whether each robot was hit hard."""
@@ -176,7 +180,9 @@ class Recovery:
         hard: Bools = np.linalg.norm(felt, axis=1) > self.rules.hard
         return hard
 
-    def _judge(self, asked: Bools, still: Bools, hit: Bools, stopped: Bools, waits: Bools, steer: Array) -> None:
+    def _judge(
+        self, asked: Bools, still: Bools, fast: Bools, hit: Bools, stopped: Bools, waits: Bools, steer: Array
+    ) -> None:
         rules, state, half = self.rules, self.state, 0.5 * self.period  # sums of periods are not exact
         state[(state == STUCK) | (state == CRASHED)] = RECOVERING
         busy = (state == RECOVERING) | (state == TELEOPERATED)
@@ -185,12 +191,12 @@ class Recovery:
         state[done], self._stood[done] = DRIVING, 0.0
         drives, judged = state == DRIVING, ~(stopped | waits)
 
-        def counted(seconds: Array, which: Bools) -> Array:
-            return np.where(waits, seconds, np.where(which & ~stopped, seconds + self.period, 0.0))
+        def counted(seconds: Array, which: Bools, share: Array | float = 1.0) -> Array:
+            return np.where(waits, seconds, np.where(which & ~stopped, seconds + share * self.period, 0.0))
 
         self._stood = counted(self._stood, (drives | (state == RECOVERING)) & still)
         self._idle = counted(self._idle, drives & asked & still)
-        self._away = counted(self._away, drives & ~still)
+        self._away = counted(self._away, drives & ~still, np.where(fast, 1.0, CREEPS))
         free = (self._attempts > 0) & (self._away >= rules.free_s - half)
         self._attempts[free] = 0
         self.counts["freed"] += int(free.sum())

@@ -168,6 +168,17 @@ def test_who_drives_as_slowly_as_it_is_told_is_not_stuck():
         assert one.state[0] == state
 
 
+@pytest.mark.parametrize(("speed", "soonest", "latest"), [(1.0, 10, 10), (0.3, 45, 50)])  # 1 s; about 5 s
+def test_who_creeps_as_it_is_told_is_free_later(speed, soonest, latest):
+    one, steps = made(changed(slow=0.4)), 0
+    drive(one, 15)
+    drive(one, 9, speed=1.0)
+    while not one.counts["freed"]:
+        one.step(told(speed=speed), wish(speed=speed), free())
+        steps += 1
+    assert soonest <= steps <= latest
+
+
 @pytest.mark.parametrize("robot", ["car_1_10", "car_1_18"])
 def test_a_listed_car_stands_for_as_long_as_its_policy_says(robot):
     car = load("robot", robot, LISTED)
