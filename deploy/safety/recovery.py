@@ -3,8 +3,8 @@
 The state machine of FastRLAP (Stachowicz et al. 2023, arXiv 2304.09831): who wants to drive and gets nowhere is stuck,
 who is hit hard has crashed; both back out and drive on, and in the end wait for help. Theirs steers at random. Ours
 turns to where its policy steers, or else to any side, and keeps to it, as in a three-point turn; it goes ahead when
-something is behind it, too, and turns at random when that did not help. Whose policy wanted to stand never goes ahead:
-it may have stopped for what is there. A person who takes over is not judged.
+something is behind it, too, and turns at random when that did not help. Whose policy wanted to stand never goes ahead,
+since it may have stopped for what is there: it backs out to the other side. A person who takes over is not judged.
 
 What is commanded meanwhile passes the guard as everything does: within the robot's limits, and not while it is stopped.
 """
@@ -51,7 +51,7 @@ class Rules:
     feels: str = ""  # the signal that says its acceleration (k,), m/s^2
     hard: float = 20.0  # m/s^2, forward and to the side: it has crashed
     recover_s: float = 1.0  # s of an attempt to get free
-    blocked_s: float = 0.8  # s of an attempt without getting anywhere, after which it goes ahead; more than it is late
+    blocked_s: float = 0.8  # s of an attempt without getting anywhere, after which it tries another way; above its lags
     wheels: bool = True  # `steers` is an angle of wheels, which turns it the other way when it backs; or a rate
     free_s: float = 1.0  # s of driving after which it is free
     attempts: int = 8  # without getting free, before it waits for help
@@ -123,7 +123,7 @@ class Recovery:
         # s: got nowhere and wanted to; was still, driving or getting free; to go; drives freely
         self._idle, self._stood, self._left, self._away = (np.zeros(n) for _ in range(4))
         self._attempts = np.zeros(n, np.int64)
-        self._may, self._ahead = np.zeros(n, bool), np.zeros(n, bool)  # get free going ahead; does so
+        self._may, self._other = np.zeros(n, bool), np.zeros(n, bool)  # go ahead; this attempt tries something else
         self._turn = np.zeros(n, np.float32)  # to the left, -1 to 1, while it gets free
         self._seen: Array | None = None  # what it saw when it last moved
 
@@ -132,6 +132,12 @@ class Recovery:
         """(n,): who does what it says, and not what its policy does."""
         frees: Bools = (self.state != DRIVING) & (self.state != TELEOPERATED)
         return frees
+
+    @property
+    def ahead(self) -> Bools:
+        """(n,): who would get free going ahead."""
+        ahead: Bools = self._may & self._other
+        return ahead
 
     def restart(self) -> None:
         """A person commands: nobody is judged, and what was wrong before is forgotten."""
@@ -156,13 +162,13 @@ class Recovery:
         return {s.name: self._of(s, np.asarray(wanted[s.name], np.float32)) for s in self.commands}
 
     def _moves(self, signals: Mapping[str, Array], drive: Array) -> tuple[Bools, Bools]:
-        """Whether each robot gets nowhere, and whether it does not creep.
+        """Whether each robot gets nowhere, and whether it is fast: not below `slow`.
 
-        Its policy wants so much of it: infinite where that wants to stand.
+        `drive` (n,) is what its policy asks for: infinite where that wants to stand.
         """
         rules = self.rules
         speed = np.linalg.norm(np.asarray(signals[rules.moves], np.float64).reshape(self.n, -1), axis=1)
-        told = np.abs(np.where(self.frees, np.where(self._ahead, rules.forth, rules.back), drive))
+        told = np.abs(np.where(self.frees, np.where(self.ahead, rules.forth, rules.back), drive))
         moves, fast = speed > np.minimum(rules.slow, 0.5 * told), speed > rules.slow
         if rules.sees:
             sight = np.asarray(signals[rules.sees], np.float32).reshape(self.n, -1)
@@ -200,7 +206,7 @@ class Recovery:
         free = (self._attempts > 0) & (self._away >= rules.free_s - half)
         self._attempts[free] = 0
         self.counts["freed"] += int(free.sum())
-        blocked = judged & (state == RECOVERING) & self._may & ~self._ahead & (self._stood >= rules.blocked_s - half)
+        blocked = judged & (state == RECOVERING) & ~self._other & (self._stood >= rules.blocked_s - half)
         idle = stands = self._idle >= rules.stuck_s - half
         if rules.stands_s:
             stands = idle | (self._stood >= rules.stands_s - half)
@@ -210,10 +216,11 @@ class Recovery:
             self.counts[STATES[noticed]] += int(which.sum())
         begins = crashed | stuck
         self._may = np.where(begins, np.where(crashed, asked, idle), self._may)
-        self._ahead = (self._ahead & ~begins) | blocked
-        self._choose(begins | (blocked & (self._attempts > rules.attempts // 2)), steer)
+        self._other = (self._other & ~begins) | blocked
+        self._turn = np.where(blocked & ~self._may, -self._turn, self._turn)  # backs out to the other side
+        self._choose(begins | (blocked & self._may & (self._attempts > rules.attempts // 2)), steer)
         self._try(begins)
-        self._left[blocked], self._stood[blocked] = rules.recover_s, 0.0  # the same attempt, the other way
+        self._left[blocked], self._stood[blocked] = rules.recover_s, 0.0  # the same attempt
 
     def _choose(self, which: Bools, steer: Array) -> None:
         """To which side they turn: the same until they are free, or else who changes its mind would turn back."""
@@ -238,10 +245,10 @@ class Recovery:
         rules, rest = self.rules, np.full(self.n, min(max(0.0, signal.low), signal.high), np.float32)
         own = rest
         if signal.name == rules.drives:
-            own = np.where(self._ahead, rules.forth, rules.back).astype(np.float32)
+            own = np.where(self.ahead, rules.forth, rules.back).astype(np.float32)
         if signal.name == rules.steers:
             middle, most = np.float32(0.5 * (signal.high + signal.low)), np.float32(0.5 * (signal.high - signal.low))
-            turns = np.where(self._ahead | (not rules.wheels), self._turn, -self._turn)
+            turns = np.where(self.ahead | (not rules.wheels), self._turn, -self._turn)
             own = np.clip(middle + most * turns, np.float32(signal.low), np.float32(signal.high))
         own = np.where(self.state == LOST, rest, own)
         rows = (self.n, *[1] * (wanted.ndim - 1))

@@ -189,10 +189,13 @@ def test_a_listed_car_stands_for_as_long_as_its_policy_says(robot):
 
 
 def test_whose_policy_wanted_to_stand_never_goes_ahead():
-    one, ways = made(changed(stands_s=3.0)), set()
+    one, ways, sides = made(changed(stands_s=3.0)), set(), []
     for _ in range(500):
-        ways.add(float(one.step(told(), wish(speed=0.0), free())["speed"][0, 0]))
+        sent = one.step(told(), wish(speed=0.0, steering=0.4), free())
+        ways.add(float(sent["speed"][0, 0]))
+        sides.append(float(np.sign(sent["steering"][0, 0])))
     assert ways == {0.0, -0.5} and one.state[0] == LOST
+    assert sides[29:47] == [-1.0] * 8 + [1.0] * 10  # where it is blocked it backs out to the other side
 
 
 def test_one_bad_sample_keeps_what_was_counted_and_adds_nothing():
@@ -204,7 +207,7 @@ def test_one_bad_sample_keeps_what_was_counted_and_adds_nothing():
     assert states == [DRIVING] * 17 + [STUCK]  # 15 good ones
     for _ in range(9):
         one.step(told(), wish(), free(), bad)
-    assert one.state[0] == RECOVERING and one._attempts[0] == 1 and not one._ahead[0]
+    assert one.state[0] == RECOVERING and one._attempts[0] == 1 and not one.ahead[0]
 
 
 def test_who_is_hit_hard_has_crashed():

@@ -97,6 +97,7 @@ def test_cars_against_walls_free_themselves(condition):
     alone = driven_by("gap", condition, 100, recovery=False)
     helped = driven_by("gap", condition, 100)
     assert (~alone.free).sum() > 25 and helped.free[~alone.free].mean() >= 0.95
+    assert not helped.lost.any() and 0.3 < helped.ahead.mean() < 0.7  # no lidar tells which way round
 
 
 def test_who_drives_so_far_in_time_is_free():
