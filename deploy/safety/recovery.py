@@ -28,7 +28,7 @@ STATES = ("driving", "stuck", "crashed", "recovering", "teleoperated", "lost")
 DRIVING, STUCK, CRASHED, RECOVERING, TELEOPERATED, LOST = range(6)
 UNDECIDED = 0.05  # of the steering's limit: below, a policy does not say to which side
 SHARP = 0.7, 1.0  # of that limit: how it turns
-STANDS = 0.25  # of `slow`: a policy that asks for less wants to stand
+STANDS = 0.5  # of `slow`: a policy that asks for less wants to stand; who then moves at all may be odometry's noise
 CREEPS = 0.2  # of the time that is driven below `slow`, as told, counts for being free
 ALGORITHM = 2  # of the rules' meaning, for who computes a drive again; 1 was in no log
 # "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
@@ -43,7 +43,7 @@ class Rules:
     back: float  # of `drives`, to back out
     forth: float  # of `drives`, where it cannot back out
     moves: str = "speed"  # the signal that says how fast it is (k,), m/s
-    slow: float = 0.1  # m/s: below, or below half of what it is told, it does not get anywhere
+    slow: float = 0.1  # m/s: below, it gets nowhere; of who is told less than twice that: below half of what it is told
     stuck_s: float = 1.5  # s without getting anywhere, though it wants to drive
     stands_s: float = 0.0  # s for which a policy may want to stand, then it is driven against its will; 0: for ever
     sees: str = ""  # a signal that changes when it moves, as distances do; wheels that spin do not count then
@@ -169,7 +169,7 @@ class Recovery:
         rules = self.rules
         speed = np.linalg.norm(np.asarray(signals[rules.moves], np.float64).reshape(self.n, -1), axis=1)
         told = np.abs(np.where(self.frees, np.where(self.ahead, rules.forth, rules.back), drive))
-        moves, fast = speed > np.minimum(rules.slow, 0.5 * told), speed > rules.slow
+        moves, fast = speed > 0.5 * np.clip(told, rules.slow, 2.0 * rules.slow), speed > rules.slow
         if rules.sees:
             sight = np.asarray(signals[rules.sees], np.float32).reshape(self.n, -1)
             if self._seen is None:

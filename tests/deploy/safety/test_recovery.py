@@ -161,8 +161,11 @@ def test_a_drive_train_that_answers_late_may_back_out():
 
 
 def test_who_drives_as_slowly_as_it_is_told_is_not_stuck():
-    for asked, speed, state in ((0.3, 0.3, DRIVING), (2.0, 0.3, STUCK), (0.3, 0.1, STUCK), (-0.3, 0.3, DRIVING)):
-        one = made(changed(slow=0.4, stands_s=1.5))
+    for asked, speed, state, stands_s in (
+        *((0.3, 0.3, DRIVING, 1.5), (-0.3, 0.3, DRIVING, 1.5), (0.15, 0.15, DRIVING, 0.0)),
+        *((2.0, 0.3, STUCK, 0.0), (0.3, 0.15, STUCK, 0.0), (0.15, 0.15, STUCK, 1.5)),
+    ):
+        one = made(changed(slow=0.4, stands_s=stands_s))
         for _ in range(15):
             one.step(told(speed=speed), wish(speed=asked), free())
         assert one.state[0] == state
