@@ -30,7 +30,7 @@ UNDECIDED = 0.05  # of the steering's limit: below, a policy does not say to whi
 SHARP = 0.7, 1.0  # of that limit: how it turns
 STANDS = 0.5  # of `slow`: a policy that asks for less wants to stand; who then moves at all may be odometry's noise
 CREEPS = 0.2  # of the time that is driven below `slow`, as told, counts for being free
-ALGORITHM = 2  # of the rules' meaning, for who computes a drive again; 1 was in no log
+ALGORITHM = 2  # of the rules' meaning, for who computes a drive again; logs with 1 do not say so
 # "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
 
 
