@@ -314,13 +314,13 @@ class Guard:
         if elapsed > self._spare:
             self._bad[self._bad == 0] = _CODE["stale signal"]
         commands = {s.name: np.asarray(received(s, commands.get(s.name), self.n)[0], np.float32) for s in self.outputs}
-        if self.recovery:
-            commands = self.recovery.step(self._clean, commands, (self.latched != 0) | (self._bad != 0))
         for signal in self.outputs:
             finite = np.isfinite(commands[signal.name])
             if not finite.all():
                 broken = ~finite.reshape(self.n, -1).all(axis=1)
                 self._bad[broken & (self._bad == 0)] = _CODE["non-finite command"]
+        if self.recovery:  # after that: it would hide what a policy says that is not finite
+            commands = self.recovery.step(self._clean, commands, self.latched != 0, self._bad != 0)
         if not (self._bad.any() or self.latched.any()):
             self._held[:] = 0
             self.verdict[:] = PASS
@@ -382,8 +382,8 @@ class Guard:
 
     def _limited(self, name: str, command: AnyArray) -> AnyArray:
         low, high = self._bounds[name]
-        if self.recovery and (acts := self.recovery.acts).any():
-            rows = acts.reshape(self.n, *[1] * (command.ndim - 1))
+        if self.recovery and (frees := self.recovery.frees).any():
+            rows = frees.reshape(self.n, *[1] * (command.ndim - 1))
             low, high = np.where(rows, self._low[name], low), np.where(rows, self._high[name], high)
         value = np.clip(command, low, high)
         change = self.envelope.max_change

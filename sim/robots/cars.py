@@ -85,7 +85,7 @@ class Car:
     def recovery(self) -> Mapping[str, Any]:
         """How it frees itself from a wall, fields of deploy.safety.recovery.Rules. Odometry of who stands is not 0."""
         told = {"drives": "speed", "back": -0.8, "forth": 0.8, "steers": "steering"}
-        return {**told, "moves": "wheel_speed", "slow": 0.4, "stands_s": 3.0}
+        return {**told, "moves": "wheel_speed", "slow": 0.4}
 
     @property
     def derived(self) -> dict[str, float]:

@@ -17,6 +17,8 @@ from deploy.safety.recovery import CRASHED, DRIVING, LOST, RECOVERING, STUCK, TE
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.feed_forward import Mlp
+from sim.registry import load
+from sim.robots import LISTED
 from sim.spec import Signal, size
 from sim.tasks import make
 
@@ -77,7 +79,7 @@ def test_it_turns_to_where_its_policy_steers(wheels, steers, backing):
     for _ in range(15):
         sent = one.step(told(), wish(steering=steers), free())
     assert one.state[0] == STUCK and 0.27 <= backing * float(sent["steering"][0, 0]) <= 0.4
-    for _ in range(4):  # backing out is not possible
+    for _ in range(8):  # backing out is not possible
         sent = one.step(told(), wish(steering=steers), free())
     assert sent["speed"] == 0.5 and 0.2 <= np.sign(steers) * float(sent["steering"][0, 0]) <= 0.4
 
@@ -116,18 +118,99 @@ def test_who_does_not_want_to_drive_is_not_stuck():
     assert one.state[0] == DRIVING and one.counts["stuck"] == 0
 
 
+def changed(**settings):
+    return Rules(**{**vars(RULES), **settings})
+
+
 def test_where_it_cannot_back_out_it_goes_ahead_and_then_waits_for_help():
-    one, ways = made(Rules(**{**vars(RULES), "attempts": 3})), []
-    for _ in range(14 + 3 * 4 + 1):  # each attempt is given up after 0.4 s
+    one, ways = made(changed(attempts=3)), []
+    for _ in range(14 + 3 * 33):
         sent = one.step(told(), wish(), free())
         ways.append(float(sent["speed"][0, 0]))
-    assert ways[14:] == [-0.5] * 4 + [0.5] * 4 + [-0.5] * 4 + [0.0]
+    again = [-0.5] * 8 + [0.5] * 10 + [2.0] * 14  # 0.8 s, 1 s, and the policy for 1.5 s
+    assert ways[14 : 14 + 3 * 32 + 1] == 3 * again + [0.0]
     assert one.state[0] == LOST and one.counts["lost"] == 1
     sent = one.step(told(), wish(), free())
     assert sent["speed"] == 0.0 and sent["steering"] == 0.0
     one.restart()  # somebody helps
     drive(one, 6, speed=1.0)
     assert one.state[0] == DRIVING
+
+
+def test_who_is_blocked_both_ways_tries_for_long_and_both_sides():
+    one, n, steps = made(n=50), 50, 0
+    sides: list[set[float]] = [set() for _ in range(n)]
+    while not (one.state == LOST).all() and steps < 400:
+        sent, steps = one.step(told(n=n), wish(n=n), free(n)), steps + 1
+        for k in np.flatnonzero(one.frees & (one._attempts > 4) & (sent["speed"][:, 0] != 0.0)):
+            sides[k].add(float(np.sign(sent["steering"][k, 0] * sent["speed"][k, 0])))
+    assert 200 < steps < 300 and one.counts["stuck"] == 9 * n  # 20 to 30 s
+    assert np.mean([found == {-1.0, 1.0} for found in sides]) > 0.9  # eight draws
+
+
+def test_a_drive_train_that_answers_late_may_back_out():
+    one, speed, asked, ways = made(changed(slow=0.4, back=-0.8, forth=0.8)), 0.0, [0.0] * 3, []
+    for _ in range(25):
+        sent = one.step(told(speed=speed), wish(), free())
+        asked.append(min(0.0, float(sent["speed"][0, 0])))  # a wall ahead
+        speed += 0.2 * (asked[-4] - speed)  # 0.3 s late, and slow
+        ways.append(float(sent["speed"][0, 0]))
+    assert ways[14:24] == [np.float32(-0.8)] * 10
+    with pytest.raises(ValueError, match="blocked_s must be below recover_s 1, got 1"):
+        changed(blocked_s=1.0)
+
+
+def test_who_drives_as_slowly_as_it_is_told_is_not_stuck():
+    for asked, speed, state, stands_s in (
+        *((0.3, 0.3, DRIVING, 1.5), (-0.3, 0.3, DRIVING, 1.5), (0.15, 0.15, DRIVING, 0.0)),
+        *((2.0, 0.3, STUCK, 0.0), (0.3, 0.15, STUCK, 0.0), (0.15, 0.15, STUCK, 1.5)),
+    ):
+        one = made(changed(slow=0.4, stands_s=stands_s))
+        for _ in range(15):
+            one.step(told(speed=speed), wish(speed=asked), free())
+        assert one.state[0] == state
+
+
+@pytest.mark.parametrize(("speed", "soonest", "latest"), [(1.0, 10, 10), (0.3, 45, 50)])  # 1 s; about 5 s
+def test_who_creeps_as_it_is_told_is_free_later(speed, soonest, latest):
+    one, steps = made(changed(slow=0.4)), 0
+    drive(one, 15)
+    drive(one, 9, speed=1.0)
+    while not one.counts["freed"] and steps < 100:
+        one.step(told(speed=speed), wish(speed=speed), free())
+        steps += 1
+    assert soonest <= steps <= latest
+
+
+@pytest.mark.parametrize("robot", ["car_1_10", "car_1_18"])
+def test_a_listed_car_stands_for_as_long_as_its_policy_says(robot):
+    car = load("robot", robot, LISTED)
+    one = Recovery(Rules.from_table(car.recovery), RATE, car.commands)
+    for _ in range(100):
+        sent = one.step({"wheel_speed": np.full((1, 1), 0.1)}, wish(speed=0.0), free())
+        assert sent["speed"] == 0.0 and one.state[0] == DRIVING
+
+
+def test_whose_policy_wanted_to_stand_never_goes_ahead():
+    one, ways, sides = made(changed(stands_s=3.0)), set(), []
+    for _ in range(500):
+        sent = one.step(told(), wish(speed=0.0, steering=0.4), free())
+        ways.add(float(sent["speed"][0, 0]))
+        sides.append(float(np.sign(sent["steering"][0, 0])))
+    assert ways == {0.0, -0.5} and one.state[0] == LOST
+    assert sides[29:47] == [-1.0] * 8 + [1.0] * 10  # where it is blocked it backs out to the other side
+
+
+def test_one_bad_sample_keeps_what_was_counted_and_adds_nothing():
+    one, bad = made(), np.ones(1, bool)
+    states = []
+    for k in range(18):
+        one.step(told(), wish(), free(), bad & (k % 5 == 4))
+        states.append(int(one.state[0]))
+    assert states == [DRIVING] * 17 + [STUCK]  # 15 good ones
+    for _ in range(9):
+        one.step(told(), wish(), free(), bad)
+    assert one.state[0] == RECOVERING and one._attempts[0] == 1 and not one.ahead[0]
 
 
 def test_who_is_hit_hard_has_crashed():
@@ -219,6 +302,51 @@ def test_the_guard_lets_it_and_another_guard_decides_alike():
     for one, other in zip(sent, pass_on(again, 30), strict=True):
         assert all((one[name] == other[name]).all() for name in one)
     assert Guard.from_json({k: v for k, v in guard.to_json().items() if k != "recovery"}).recovery is None
+
+
+def test_what_a_policy_says_that_is_not_finite_stops_the_robot_as_it_gets_free():
+    def verdicts(guard):
+        pass_on(guard, 17)
+        found = []
+        for _ in range(8):
+            guard.screen(told(), AGE)
+            sent = guard.filter(wish(speed=np.nan))
+            found.append(int(guard.verdict[0]))
+        assert sent["speed"] == 0.0 and guard.interventions().keys() == {"non-finite command"}
+        return found
+
+    guard = guarded()
+    found = verdicts(guard)
+    assert found == verdicts(Guard(INPUTS, COMMANDS)) and found[-1] == SAFE and guard.counts.any()
+
+
+def test_a_bad_sample_now_and_then_does_not_hide_that_a_robot_is_stuck():
+    guard, worst = guarded(), told()
+    worst["speed"][:] = np.nan
+    for k in range(40):
+        guard.screen(worst if k % 10 == 9 else told(), AGE)
+        guard.filter(wish())
+    assert guard.recovery.counts["stuck"] >= 1 and not guard.latched.any()
+
+
+def test_a_second_flight_of_one_guard_is_as_the_first_and_as_its_replay():
+    guard = guarded()
+    flights = []
+    for _ in range(2):
+        guard.reset(1)
+        flights.append(pass_on(guard, 200, steering=0.0))
+    again = Guard.from_json(json.loads(json.dumps(guard.to_json())))
+    again.reset(1)
+    for one, two, three in zip(*flights, pass_on(again, 200, steering=0.0), strict=True):
+        assert all(one[name] == two[name] == three[name] for name in one)
+
+
+def test_a_log_of_another_algorithm_is_refused():
+    described = guarded().to_json()
+    older = {k: v for k, v in described["recovery"].items() if k != "algorithm"}
+    for recovery, number in ((older, 1), ({**older, "algorithm": 3}, 3)):
+        with pytest.raises(ValueError, match=f"its recovery is algorithm {number}, this program has 2"):
+            Guard.from_json({**described, "recovery": recovery})
 
 
 def test_a_policy_that_may_only_go_ahead_is_backed_out_as_far_as_the_robot_goes():
