@@ -55,7 +55,9 @@ def test_the_success_of_a_poor_clone_rises(task, advantage, iterations):
     told = [metrics for metrics in learner.learn() if "success" in metrics]
     success = [metrics["success"] for metrics in told]
     assert np.mean(success[-3:]) > np.mean(success[:2]) + 0.1
-    learned = [metrics["disagreement"] for metrics in told[2:] if "disagreement" in metrics]  # not of equal groups alone
+    learned = [
+        metrics["disagreement"] for metrics in told[2:] if "disagreement" in metrics
+    ]  # equal groups tell nothing
     assert told[-1]["progress"] == 1.0 and len(learned) > iterations / 2 and max(learned) < 1e-4
     assert told[-1]["entropy"] < told[2]["entropy"] < np.log(9.0) + 1e-4
     assert {"kl", "clipped", "clone_kl", "learning_rate", "success_open", "success_close"} <= {*told[-1]}
