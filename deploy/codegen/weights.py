@@ -152,10 +152,11 @@ class Format:
     tolerance: float = 0.0
     plan: Callable[[Graph], Graph] = lambda graph: graph  # what is done to a graph first
     width: int = 0  # outputs of a block, if inputs are rounded
+    others: str = ""  # the format of products that the plan does not make the fast way, where that is another one
 
     def of(self, node: Node) -> Format:
         """The format of this node's weights."""
-        return FORMATS["int8"] if self.name == "w8a8" and not node.attributes.get(FAST) else self
+        return FORMATS[self.others] if self.others and not node.attributes.get(FAST) else self
 
     def rounds(self, node: Node) -> bool:
         """Whether the inputs of this node are rounded for it, which needs room for them."""
@@ -175,6 +176,14 @@ FORMATS = {
     "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
     "int8": Format("int8", "uint32_t", f"policy_dense_int8{_ROUNDED}", pack_bytes, as_bytes, 1e-3, width=4),
     "w8a8": Format(
-        "w8a8", "uint32_t", f"policy_dense_w8a8{_ROUNDED}", pack_halves_of_bytes, as_bytes_both, 3e-3, planned, 8
+        "w8a8",
+        "uint32_t",
+        f"policy_dense_w8a8{_ROUNDED}",
+        pack_halves_of_bytes,
+        as_bytes_both,
+        3e-3,
+        planned,
+        8,
+        "int8",
     ),
 }
