@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,11 +21,11 @@ FASTEST = ("-O3", "-march=native")  # it is compiled where it runs
 class CompiledPolicy:
     """A policy as compiled C, for `deploy.loop.run`: the same contract as the file's, a fraction of its time."""
 
-    def __init__(self, policy: PolicyFile) -> None:
-        """Generate, compile, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
+    def __init__(self, policy: PolicyFile, weights: str = "float32", flags: Sequence[str] = FASTEST) -> None:
+        """Generate with such `weights`, compile, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
         self.path, self.robot, self.rate_hz = policy.path, policy.robot, policy.rate_hz
         self.inputs, self.outputs, self.vectors = policy.inputs, policy.outputs, policy.vectors
-        self._library, _ = library(policy, policy.content(), flags=FASTEST)
+        self._library, _ = library(policy, policy.content(), flags=flags, weights=weights)
         self._state_size, self._type = state_size(policy), struct_type(policy)
         self.reset()
 

@@ -6,47 +6,33 @@ The chip computes the same bits (tests/deploy/mcu/test_emulator.py). The episode
 """
 
 import argparse
-import ctypes
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from deploy.codegen.host import library, state_size
-from deploy.codegen.structs import struct_type
 from deploy.policy_file import PolicyFile
+from deploy.runtimes import CompiledPolicy
 from policies.evaluate import evaluate
 
 WEIGHTS = ("float32", "float16", "int8", "w8a8")
 
 
-class Compiled:
-    """A policy file whose commands are computed by its C, robot by robot."""
+class Compiled(CompiledPolicy):
+    """A policy file whose commands are computed by its C, with the bits of the chip's."""
 
-    def __init__(self, policy: PolicyFile, weights: str):
-        self.policy, self.rows = policy, struct_type(policy)
-        self.library, _ = library(policy, policy.content(), weights=weights)
+    def __init__(self, policy: PolicyFile, weights: str) -> None:
+        self.file = policy
+        super().__init__(policy, weights, flags=())
 
-    def __getattr__(self, name):
-        return getattr(self.policy, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
 
-    def reset(self, n: int = 1):
-        self.n, self.signals = n, np.zeros(n, self.rows)
-        self.state = np.zeros((n, state_size(self.policy)), np.float32)
-        self.commands = np.zeros((n, sum(s.size for s in self.policy.outputs)), np.float32)
-        for robot in range(n):
-            self.library.policy_reset(self._at(self.state, robot))
-
-    def _at(self, rows, robot):
-        return ctypes.c_void_p(rows.ctypes.data + robot * rows.strides[0])
-
-    def step(self, signals):
-        for signal in self.policy.inputs:
-            self.signals[signal.name] = np.asarray(signals[signal.name]).reshape(self.n, signal.size)
-        for robot in range(self.n):
-            done = self.library.policy_step(*(self._at(x, robot) for x in (self.state, self.signals, self.commands)))
-            assert done, f"robot {robot}: a signal or a command is not finite"
-        ends = np.cumsum([s.size for s in self.policy.outputs])
-        parts = np.split(self.commands, ends[:-1], axis=1)
-        return {s.name: p.reshape(self.n, *s.shape).copy() for s, p in zip(self.policy.outputs, parts, strict=True)}
+    def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
+        told = super().step(signals)
+        assert all(np.isfinite(value).all() for value in told.values()), "a signal or a command is not finite"
+        return told
 
 
 def main() -> None:
