@@ -35,11 +35,12 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "shoot", "keep")},
     # Its expert needs a trajectory planned, and a whole lap.
     "quad_gate_race": {"steps": 600, "track": "figure_eight", "reference": True, "plan_steps": 6, "vary": False},
-    "car_race": {"steps": 60, "tracks": 4},
-    "car_race_multi": {"steps": 60, "tracks": 4},
-    "car_race_vision": {"steps": 60, "tracks": 4, "width": 16, "height": 16},
+    "car_race": {"steps": 300, "tracks": 4},  # the lap of an expert, as demonstrations that all fail teach nothing
+    "car_race_multi": {"steps": 400, "tracks": 4},
+    "car_race_vision": {"steps": 300, "tracks": 4, "width": 16, "height": 16},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
-    **{name: {"steps": 60} for name in ("walk", "get_up", "kick")},
+    **{name: {"steps": 60} for name in ("walk", "kick")},
+    "get_up": {"steps": 400, "vary": 0.0},  # its expert is up by then
     "arm_words": {"steps": 60, "encoder": kept_encoder()},
     "traffic_eco": {"steps": 20, "warmup": 40, "places": 4},
 }
