@@ -63,7 +63,7 @@ class Rehearsal(Race):
         t, arrays = self._time, self.cars.arrays()
         self._states[t], self._seen[t] = arrays["state"], self._table[:, self._beams]
         windows.judge(
-            *(*arrays.values(), self.cars.grids.cells, self.cars.shape),
+            *(arrays["state"], arrays["parameters"], arrays["index"], self.cars.grids.cells, self.cars.shape),
             *(PRICES, self.courses, self.track, self.nearest, self.place),
             *(self._wall[t], self._near[t], self._by_way[t], self._by_wall[t]),
         )

@@ -200,3 +200,9 @@ def test_engines_without_an_adjoint_and_odd_numbers_are_refused() -> None:
     task.engine = "car_cuda"
     with pytest.raises(ValueError, match="engine 'car_cuda' has no adjoint"):
         task.rehearsal(16, 0, 4)
+
+
+def test_who_races_among_others_rehearses_alone():
+    world = Rehearsal(make("car_race_multi", tracks=4), NUM, 0, STEPS)
+    demonstrated(world)
+    assert np.isfinite(world.costs()[0]).all()
