@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFileError
 from policies.models.networks import Array
@@ -48,11 +49,15 @@ class Graph:
         return name
 
     def constant(self, value: Any, dtype: type = np.float32) -> str:
-        """A tensor stored in the graph."""
+        """A tensor stored in the graph; a number is one of shape (1,)."""
+        return self.stored(np.ascontiguousarray(value, dtype))
+
+    def stored(self, tensor: NDArray[Any]) -> str:
+        """A tensor stored in the graph as it is."""
         from onnx import numpy_helper
 
         name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, dtype), name))
+        self.constants.append(numpy_helper.from_array(tensor, name))
         return name
 
     def weight(self, value: Array) -> str:
@@ -182,8 +187,9 @@ def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[Any, ...], gi
         value = numpy_helper.to_array(tensor)
         same = (value.dtype.str, value.shape, value.tobytes())  # torch repeats weights that are used several times
         if same not in kept:
-            real = value.dtype == "float32"
-            kept[same] = graph.weight(value) if real else graph.constant(value, value.dtype.type)
+            weights = value.dtype == "float32" and value.ndim > 0
+            # As it is: what Gather takes by a number has one axis less than what it takes by a list of one.
+            kept[same] = graph.weight(value) if weights else graph.stored(value)
         names[tensor.name] = kept[same]
     names |= dict(zip((value.name for value in model.graph.input), given, strict=True))
     for node in model.graph.node:
