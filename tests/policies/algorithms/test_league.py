@@ -105,8 +105,7 @@ def test_who_cannot_says_so():
 
 @pytest.mark.long
 def test_it_learns_to_beat_who_stands_still():
-    config = PpoConfig(
-        *(), league=True, total_steps=3_000_000, num_envs=512, rollout_steps=32, minibatches=8, epochs=4, gamma=0.99
-    )
     task = make("soccer_1v1", opponent="still")
+    recipe = {name.removeprefix("algorithm."): value for name, value in task.recipes["ppo"]["default"].items()}
+    config = PpoConfig(**{**recipe, "total_steps": 3_000_000, "num_envs": 512})
     assert [*Ppo(task, config, 0).learn()][-1]["success"] > 0.5
