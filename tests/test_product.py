@@ -34,7 +34,7 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2, 5)},
     **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "keep")},
-    **{f"soccer_{how}shoot": {"steps": 200} for how in ("", "vision_")},
+    **{f"soccer_{how}shoot": {"steps": 200, "opponent": "still"} for how in ("", "vision_")},
     # Its expert needs a trajectory planned, and a whole lap.
     "quad_gate_race": {"steps": 600, "track": "figure_eight", "reference": True, "plan_steps": 6, "vary": False},
     "car_race": {"steps": 300, "tracks": 4},  # the lap of an expert, as demonstrations that all fail teach nothing
