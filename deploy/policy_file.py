@@ -36,7 +36,6 @@ AnyArray = NDArray[Any]
 
 DTYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8, "tensor(int64)": np.int64}
 FLOAT32 = np.dtype(np.float32)
-WIDEST = 100.0  # by how much the range of a command may exceed the commands of the vectors, when these are compared
 MALFORMED = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RecursionError, MemoryError)
 
 
@@ -361,10 +360,8 @@ class PolicyFile:
         shares = []
         for signal in self.outputs:
             want = self.vectors.outputs[signal.name]
-            span = signal.high - signal.low
-            span = min(span, WIDEST * max(1.0, float(np.abs(want).max()))) if math.isfinite(span) else 1.0
             error = np.abs(commands[signal.name] - want[step]).max()
-            shares.append((signal.name, float(error) / (self.vectors.tolerance * span)))
+            shares.append((signal.name, float(error) / (self.vectors.tolerance * self.vectors.span(signal))))
         for name, want in self.vectors.state.items():
             error = (np.abs(states[name] - want[step]) / np.maximum(1.0, np.abs(want[step]))).max()
             shares.append((f"state.{name}", float(error) / self.vectors.tolerance))

@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import math
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.recording import flight_log
 from deploy.system.files import write_atomic
+from deploy.trust import npz
 from policies.identification import blackbox, ulog
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
@@ -37,6 +37,7 @@ SIZES = {"linear_velocity": 3, "angular_velocity": 3, "motor_command": 4}
 CURVES = ("scale", "free")
 GAP = 1.5  # rows further apart than this many usual steps begin another record
 HIGHEST_PWM = 65535.0
+LARGEST = 1 << 31  # bytes of an .npz, packed or not
 WHITE = 0.2  # residuals that correlate more than this from row to row are not only noise
 # Our names: the Crazyflie's columns, and the factor to SI units. Its quaternion rotates body to world, as ours.
 CRAZYFLIE = {
@@ -81,9 +82,8 @@ class Config:
 
 def _read_npz(path: str) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: np.asarray(file[name], float) for name in file.files}
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        return {name: np.asarray(value, float) for name, value in npz.read(path, LARGEST).items()}
+    except ValueError as error:
         raise ValueError(f"{path} is not a .npz of numbers: {error}") from None
 
 

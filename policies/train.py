@@ -32,7 +32,7 @@ from policies.reports.final import written as _report
 from policies.runner import checkpoint, cli, config, live, loggers
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
-from policies.runner.log import Log, Progress, thousands
+from policies.runner.log import Log, Progress, counted, thousands
 from policies.runner.mistakes import SettingsError
 from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
@@ -175,8 +175,8 @@ def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str
         raise RunError(f"{folder} has no {CHECKPOINT}: that run was ended before the first one; start it anew")
     try:
         saved = checkpoint.load(path)
+        log = counted(saved["log"])
         algorithm.load_state_dict(saved["algorithm"])
-        log: dict[str, Any] = saved["log"]
     except (checkpoint.CheckpointError, LearningError) as error:
         raise RunError(str(error)) from error
     except (KeyError, ValueError, TypeError, RuntimeError) as error:  # the last: torch's, of other weights

@@ -6,7 +6,6 @@ that a program which does not supply a signal does not compile. The state is the
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -182,11 +181,6 @@ def _row(values: Iterable[NDArray[Any]], kinds: Iterable[str]) -> str:
     return "{" + ", ".join(parts) + "}"
 
 
-def _range(signal: Signal) -> float:
-    span = signal.high - signal.low
-    return span if math.isfinite(span) else 1.0
-
-
 def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
     """Commands and states (steps, *shape) for the file's test vectors, flown on, with weights stored in this format."""
     kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
@@ -203,7 +197,8 @@ def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, An
 
 def rounding(policy: PolicyFile, commands: dict[str, AnyArray], states: dict[str, AnyArray]) -> float:
     """How far that is from the file's own vectors: of commands' ranges, or of max(1, |state|)."""
-    worst = [np.abs(commands[s.name] - policy.vectors.outputs[s.name]).max() / _range(s) for s in policy.outputs]
+    told = policy.vectors
+    worst = [np.abs(commands[s.name] - told.outputs[s.name]).max() / told.span(s) for s in policy.outputs]
     for name, value in states.items():
         want = policy.vectors.state[name]
         worst.append((np.abs(value - want) / np.maximum(1.0, np.abs(want))).max())
@@ -373,7 +368,8 @@ class Source:
         for s in self.policy.outputs:
             pair = f"commands.{s.name}[i], vector_commands[step].{s.name}[i]"
             loop = f"for (int i = 0; i < {s.size}; ++i)"
-            lines.append(f"{loop} worst = larger(worst, {pair}, {number(self.tolerance * _range(s))});")
+            tolerated = number(self.tolerance * self.policy.vectors.span(s))
+            lines.append(f"{loop} worst = larger(worst, {pair}, {tolerated});")
         return lines
 
     def _compare_state(self) -> list[str]:

@@ -10,6 +10,7 @@ The script asks `sim2metal completion of WORD...` what the last word may become.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from deploy.command.table import COMMANDS
 from sim.registry import plugins
 
 OF = "of"
+# Files whose names a shell takes as they are. In a downloaded folder one may be called $(...), and what is completed
+# stands on the line as it is; the shell's own completion of files writes the others, quoted.
+PLAIN = re.compile(r"\w[\w.+@%-]*")
 SCRIPTS = {
     "bash": """\
 _sim2metal() {
@@ -95,7 +99,7 @@ def values(key: str) -> list[str]:
     """The names that a setting may have; none where it has no names."""
     kind = NAMED.get(key, "")
     if kind == POLICIES:
-        return [*shipped(), *sorted(str(path) for path in Path().glob("*.onnx"))]
+        return [*shipped(), *sorted(path.name for path in Path().glob("*.onnx") if PLAIN.fullmatch(path.name))]
     if not kind:
         return []
     ours = [name.removesuffix("NAME") for name, _ in entries(kind)]

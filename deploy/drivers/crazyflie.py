@@ -132,8 +132,7 @@ class Crazyflie(Entered):
             self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
         self.target[2] += s.height if s.mode != "bench" else 0.0
-        rotation = self._rotation()
-        self.heading = rotation[0], rotation[3]  # where its nose points, as it climbs without turning
+        self.heading = self._rotation()[0], self._rotation()[3]  # where its nose points, as it climbs without turning
 
     def _allow(self) -> None:
         """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
@@ -155,12 +154,13 @@ class Crazyflie(Entered):
         return any(map(parameter, FLOW_DECKS)) and not any(map(parameter, PLACING_DECKS))
 
     def _estimator_settles(self, deadline: float) -> bool:
-        since, before = self.link.clock(), [math.inf] * 3
+        since, before = self.link.clock(), [math.inf] * 6
 
         def steady() -> bool:
             nonlocal since, before
-            now = self._vector("kalman.", "varPX", "varPY", "varPZ")
-            if max(abs(a - b) for a, b in zip(now, before, strict=True)) > STEADY:
+            here = [0.0 * x for x in self._vector("stateEstimate.", "x", "y", "z")]  # NaN where it is no number
+            now = [*self._vector("kalman.", "varPX", "varPY", "varPZ"), *here]
+            if not all(abs(a - b) <= STEADY for a, b in zip(now, before, strict=True)):
                 since, before = self.link.clock(), now
             return self.link.clock() - since > STEADY_FOR
 
@@ -342,10 +342,10 @@ class Crazyflie(Entered):
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""
-        link = self.link
-        self.done = True
+        link, self.done = self.link, True
         ground = float(self.target[2]) - self.settings.height
-        seconds = max(link.value("stateEstimate.z") - ground, 0.1) / CLIMB + 0.5
+        above = next(filter(math.isfinite, (link.value("stateEstimate.z") - ground, self.settings.height)))
+        seconds = max(above, 0.1) / CLIMB + 0.5  # nobody waits for NaN
 
         def land() -> None:
             link.client.commander.send_notify_setpoint_stop()

@@ -28,6 +28,7 @@ Array = NDArray[Any]
 Values = dict[str, Array]  # (*shape) by signal name
 WORLD, ODOM, BODY = "world", "odom", "base_link"  # of REP 105: where wheels began, and the robot
 NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
+ITS_OWN = (BODY, "base_footprint", "body")  # frames that move with the robot, maybe behind NAMESPACE/
 
 COMMAND, OVERRIDE, EXECUTED = "command", "override", "executed/command"
 HEARTBEAT, ARMED, EMERGENCY, ROBOT, STATE = "heartbeat", "armed", "emergency_stop", "robot", "state"
@@ -70,11 +71,16 @@ def _rotation(q: Any) -> NDArray[np.float64]:
     return np.array(rotation_matrix(q.w, q.x, q.y, q.z)) if abs(length - 1.0) < 0.02 else np.full(9, math.nan)
 
 
+def _check_up(what: str, *frames: str) -> None:
+    """TopicError for frames whose z axis points down."""
+    if any(frame.endswith(NOT_OURS) for frame in frames):
+        names = " and ".join(f"{printable(frame, 80)!r}" for frame in frames)
+        raise TopicError(f"{what} is in {names}; frames here have z up: convert it at its source")
+
+
 def _read_odometry(message: Odometry) -> Values:
     frame, child = message.header.frame_id, message.child_frame_id
-    if frame.endswith(NOT_OURS) or child.endswith(NOT_OURS):
-        names = f"{printable(frame, 80)!r} and {printable(child, 80)!r}"
-        raise TopicError(f"odometry is in {names}; frames here have z up: convert it at its source")
+    _check_up("odometry", frame, child)
     rotation = _rotation(message.pose.pose.orientation)
     velocity, rate = _three(message.twist.twist.linear), _three(message.twist.twist.angular)
     turn = rotation.reshape(3, 3)
@@ -130,6 +136,7 @@ def transform(message: Odometry) -> TransformStamped:
 
 
 def _read_imu(message: Imu) -> Values:
+    _check_up("imu", message.header.frame_id)
     return {"linear_acceleration": _three(message.linear_acceleration)}
 
 
@@ -140,9 +147,16 @@ def _fill_imu(message: Imu, values: Mapping[str, Any]) -> None:
 
 
 def _pose(topic: str, position: Signal, rotation: Signal | None = None, paces: bool = False) -> Source:
-    """A PoseStamped that carries a position, and a rotation where that matters; unknown is a quaternion of zeros."""
+    """A PoseStamped that carries a position, and a rotation where that matters; unknown is a quaternion of zeros.
+
+    It is in the world: a place in the robot's own frame, a metre ahead, would be a metre from the world's origin.
+    """
 
     def read(message: PoseStamped) -> Values:
+        frame = message.header.frame_id
+        _check_up(topic, frame)
+        if frame.rpartition("/")[2] in ITS_OWN:
+            raise TopicError(f"{topic} is in {printable(frame, 80)!r}, the robot's own frame; give it in {WORLD!r}")
         turn = {rotation.name: _rotation(message.pose.orientation)} if rotation else {}
         return {position.name: _three(message.pose.position), **turn}
 

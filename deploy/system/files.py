@@ -40,7 +40,8 @@ def replace_all(files: Sequence[tuple[Path, bytes]]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             with named(path):
                 staged.append((path.with_name(f".{path.name}.{os.getpid()}.tmp"), path))  # os.replace: the same disk
-                with open(staged[-1][0], "wb") as file:
+                staged[-1][0].unlink(missing_ok=True)
+                with open(staged[-1][0], "xb") as file:  # a link of that name would lead elsewhere
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())

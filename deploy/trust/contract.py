@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from deploy.safety.envelope import Envelope
 from deploy.trust.text import printable
 from sim import spec
-from sim.spec import Group
+from sim.spec import Group, Signal
 
 AnyArray = NDArray[Any]
 
@@ -34,6 +34,7 @@ LARGEST_TOLERANCE = 1e-3
 LARGEST_PICTURES = 64 << 20  # bytes, of all vectors' pictures once unpacked
 LARGEST_LIMIT = 1e6  # of a command: with wider ones, a tolerance relative to the range would agree with anything
 LARGEST_NUMBER = 1e9  # of anything else
+WIDEST = 100.0  # by how much the range of a command may exceed the commands of the vectors, when these are compared
 LONGEST_TEXT, LONGEST_UNIT = 200, 40  # characters
 SLOWEST, QUICKEST = 0.1, 10_000.0  # Hz
 OLDEST = 3600.0  # s, of a signal that may still be used
@@ -53,7 +54,7 @@ class State:
 class Vectors:
     """A closed-loop test: signals (steps, *shape) in, commands and states after each step (steps, *shape) out.
 
-    Commands must agree within tolerance * (high - low), states within tolerance * max(1, |state|).
+    Commands must agree within tolerance * `span`, states within tolerance * max(1, |state|).
     """
 
     tolerance: float
@@ -65,6 +66,15 @@ class Vectors:
     def steps(self) -> int:
         """The number of control steps."""
         return len(next(iter(self.outputs.values())))
+
+    def span(self, command: Signal) -> float:
+        """high - low, by which a command's errors are judged: no wider than 100 times what is commanded, 1 of infinity.
+
+        Otherwise a file that permits itself a million would agree with anything.
+        """
+        span = command.high - command.low
+        most = float(np.abs(self.outputs[command.name]).max(initial=0.0))
+        return min(span, WIDEST * max(1.0, most)) if math.isfinite(span) else 1.0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from deploy.trust import npz
 from policies.adoption.fields import EVERYTHING, DescriptionError, Fields, shown
 from policies.models.networks import Array
 from sim import plain_yaml
@@ -21,7 +22,7 @@ from sim.spec import Group, Signal
 
 Made = TypeVar("Made")
 
-LARGEST_FILE = 1 << 20  # bytes
+LARGEST_FILE, LARGEST_STATISTICS = 1 << 20, 1 << 24  # bytes; the latter packed or not
 LONGEST_HISTORY = 1000  # control steps
 ORDERS, NEWEST, STARTS = ("term", "frame"), ("first", "last"), ("first", "zero")
 MEANINGS = ("value", "range", "position")
@@ -272,9 +273,8 @@ def check_statistics(made: Normalisation, where: str) -> None:
 def statistics(path: Path, clip: float = math.inf) -> Normalisation:
     """Of an .npz with mean and std, or var and epsilon (SB3: 1e-8), and perhaps clip; never unpickled."""
     try:
-        with np.load(path, allow_pickle=False) as found:
-            held = {name: np.asarray(found[name], np.float64) for name in found.files}
-    except (ValueError, EOFError, KeyError) as error:
+        held = {name: np.asarray(value, np.float64) for name, value in npz.read(str(path), LARGEST_STATISTICS).items()}
+    except ValueError as error:
         raise DescriptionError(f"normalisation.file: {path}: is no .npz of numbers: {error}") from None
     if "mean" not in held or not held.keys() & {"std", "var"}:
         raise DescriptionError(f"normalisation.file: {path}: needs mean, and std or var; has {', '.join(held)}")

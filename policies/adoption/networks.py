@@ -108,6 +108,7 @@ def _model(path: str) -> onnx.ModelProto:
 def _bring_in(path: str, model: onnx.ModelProto) -> None:
     """Weights that torch's exporter leaves in a file beside (policy.onnx.data), which is then read, but no other."""
     held: dict[str, bytes] = {}
+    taken = dict[str, int]()  # bytes of each: a file of 1 kB may name the same ones as often as it likes
     for tensor in model.graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
@@ -127,6 +128,9 @@ def _bring_in(path: str, model: onnx.ModelProto) -> None:
             start, size = 0, -1
         if not 0 <= start <= start + size <= len(held[place]):
             raise PolicyFileError(f"{path}: the weights {tensor.name!r:.80} are not in {place}")
+        taken[place] = taken.get(place, 0) + size
+        if taken[place] > len(held[place]):
+            raise PolicyFileError(f"{path}: its weights overlap in {place}")
         tensor.raw_data = held[place][start : start + size]
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")

@@ -1,6 +1,9 @@
 """Models out of local folders, as Hugging Face's `transformers` writes them.
 
-Nothing is downloaded, no code of a folder is run, and weights are read as safetensors only.
+Nothing is downloaded, no code of a folder is run, and weights are read as safetensors only. What `transformers` would
+do because a config.json says so is refused here: it fetches and runs an attention kernel of any repository that is
+named there, without trust_remote_code (huggingface/transformers, pull request 46708), and it opens the model that an
+adapter names, wherever that is.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.trust.reading import read_regular
 from sim.registry import check_named
 
 if TYPE_CHECKING:
@@ -16,6 +20,9 @@ if TYPE_CHECKING:
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+LONGEST = 1 << 22  # bytes of config.json
+KERNELS = ("attn_implementation", "attn_implementation_internal", "experts_implementation")  # how such settings end
+OURS = (None, "eager", "sdpa")  # torch's own
 # Those that look at pictures and go on writing, one token after another: model_type -> the class in transformers.
 WRITERS = {"llava": "LlavaForConditionalGeneration", "paligemma": "PaliGemmaForConditionalGeneration"}
 
@@ -25,10 +32,42 @@ def folder_of(said: str, folder: str) -> Path:
     check_named("model", folder)
     where = Path(folder)
     if (where / "config.json").is_file() and [*where.glob("*.safetensors")]:
+        _check(where)
         return where
     pickles = sorted(path.name for kind in PICKLES for path in where.glob(kind))
     more = f"; {pickles[0]} is a pickle, which could run anything: have it saved as safetensors" if pickles else ""
     raise ValueError(f"{said}={folder!r} is no folder with config.json and *.safetensors{more}")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        found = json.loads(read_regular(path, LONGEST))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is no JSON object")
+    return found
+
+
+def _check(folder: Path) -> None:
+    """ValueError for what would load more than the folder holds."""
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(f"{folder} holds an adapter of another model (adapter_config.json): merge it into that first")
+    left: list[Any] = [_config(folder)]
+    while left:
+        for key, value in left.pop().items():
+            if key.endswith(KERNELS):
+                wanted = [*value.values()] if isinstance(value, dict) else [value]
+                if strange := [one for one in wanted if one not in OURS]:
+                    raise ValueError(
+                        f"{folder / 'config.json'}: {key} is {strange[0]!r:.80}, which may be code from elsewhere: "
+                        'take that line out, or write "sdpa"'
+                    )
+            else:
+                left += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
 
 
 def quiet() -> None:
@@ -42,9 +81,9 @@ def quiet() -> None:
 def writer_of(folder: Path) -> str:
     """The class of the model in a folder, one of WRITERS; ValueError for any other."""
     try:
-        told = json.loads((folder / "config.json").read_text())
+        told = _config(folder)
         kind = str(told["model_type"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError) as error:
         raise ValueError(f"{folder / 'config.json'} says no model_type: {error}") from error
     if kind not in WRITERS:
         code = "; what it is, code in the folder says, which is not run" if "auto_map" in told else ""

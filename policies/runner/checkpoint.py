@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from deploy.system.files import sync_folder
 SCHEMA = 1
 DIGEST = 64  # bytes, hexadecimal SHA-256
 CHUNK = 1 << 20
+KINDS = "biufc"  # of arrays
 TENSORS = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
     *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
@@ -44,7 +46,8 @@ def save(path: str | os.PathLike[str], tree: Tree) -> None:
     made = _encoded(tree)
     temporary = target.with_name(target.name + ".tmp")  # in the same folder: os.replace cannot cross file systems
     try:
-        with open(temporary, "w+b") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "x+b") as file:  # a link of that name in a stranger's folder would lead out of it
             _write(file, *made)
             file.flush()
             os.fsync(file.fileno())
@@ -81,11 +84,21 @@ def loads(content: bytes, path: str | os.PathLike[str]) -> Tree:
         raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({len(content)} bytes)")
     if _digest(io.BytesIO(content)) != content[-DIGEST:]:
         raise CheckpointError(f"{path}: damaged, its {len(content)} bytes do not match their checksum")
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        description = json.loads(archive.read("tree"))
-        if description["schema"] != SCHEMA:
-            raise CheckpointError(f"{path}: has schema {description['schema']}, this version reads schema {SCHEMA}")
-        decoded: Tree = _decode(description["tree"], archive)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            description = json.loads(_member(archive, "tree"))
+            if description["schema"] != SCHEMA:
+                raise CheckpointError(
+                    f"{path}: has schema {description['schema']!r:.40}, this version reads schema {SCHEMA}"
+                )
+            decoded: Tree = _decode(description["tree"], _Arrays(archive))
+    except CheckpointError as error:
+        raise CheckpointError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    except (zipfile.BadZipFile, ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        # Its checksum is right: somebody else wrote it.
+        raise CheckpointError(f"{path}: malformed: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(decoded, dict):
+        raise CheckpointError(f"{path}: malformed: it holds no tree")
     return decoded
 
 
@@ -130,7 +143,7 @@ def _encode(value: Any, arrays: list[np.ndarray[Any, Any]], where: str) -> Any:
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, arrays, f"{where}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in KINDS:
         arrays.append(np.asarray(value))
         return {"array" if isinstance(value, np.ndarray) else "scalar": len(arrays) - 1}
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
@@ -147,14 +160,43 @@ def _encode_tensor(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     return {"tensor": [len(arrays) - 1, str(value.dtype).removeprefix("torch."), list(value.shape)]}
 
 
-def _decode(value: Any, archive: zipfile.ZipFile) -> Any:
+class _Arrays:
+    """Those of an archive, each of which is taken once: whoever names one a thousand times gets none of them."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive, self._taken = archive, set[int]()
+
+    def take(self, index: Any) -> np.ndarray[Any, Any]:
+        if type(index) is not int or index in self._taken:
+            raise CheckpointError(f"the array {index!r:.40} is named twice, or is none")
+        self._taken.add(index)
+        whole = _member(self._archive, f"{index}.npy")
+        content = io.BytesIO(whole)
+        if np.lib.format.read_magic(content) != (1, 0):
+            raise CheckpointError(f"the array {index} is of another version of numpy's format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+        if dtype.kind not in KINDS or math.prod(shape) * dtype.itemsize != len(whole) - content.tell():
+            raise CheckpointError(f"the array {index} of {dtype} {shape} is not as long as it says")
+        content.seek(0)
+        array: np.ndarray[Any, Any] = np.lib.format.read_array(content, allow_pickle=False)
+        return array
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file of an archive, which is as long in it as by itself: what is packed could be any length."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise CheckpointError(f"{name} in it is compressed, and a checkpoint never is")
+    return archive.read(name)
+
+
+def _decode(value: Any, arrays: _Arrays) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "dict":
-        return {key: _decode(item, archive) for key, item in content}
+        return {key: _decode(item, arrays) for key, item in content}
     if kind in ("list", "tuple"):
-        items = [_decode(item, archive) for item in content]
+        items = [_decode(item, arrays) for item in content]
         return items if kind == "list" else tuple(items)
     if kind == "tensor":
         import torch
@@ -165,12 +207,8 @@ def _decode(value: Any, archive: zipfile.ZipFile) -> Any:
         dtype = getattr(torch, name)
         if 0 in shape:
             return torch.empty(shape, dtype=dtype)
-        return torch.from_numpy(_array(archive, index)).view(dtype).reshape(shape)
-    array = _array(archive, content)
+        return torch.from_numpy(arrays.take(index)).view(dtype).reshape(shape)
+    if kind not in ("array", "scalar"):
+        raise CheckpointError(f"it holds a {kind!r:.40}, which is unknown")
+    array = arrays.take(content)
     return array if kind == "array" else array[()]
-
-
-def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray[Any, Any]:
-    with archive.open(f"{index}.npy") as member:
-        array: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from datetime import datetime
@@ -38,12 +39,31 @@ def opened(settings: Settings) -> tuple[Path, Lock]:
     except OSError as error:
         raise RunError(_cannot(folder, settings, error)) from error
     try:
+        _check_links(folder, resumes=bool(options.resume))
         if not options.resume:
             _begin(folder, settings)
     except BaseException:
         lock.release()
         raise
     return folder, lock
+
+
+def _check_links(folder: Path, resumes: bool) -> None:
+    """RunError for what a run would write through: links out of a downloaded folder, which lead anywhere, and pipes.
+
+    In a folder that already holds other things, only what has a name of a run's is looked at.
+    """
+    home = folder.resolve()
+    for top, folders, files in os.walk(folder):
+        for path in (Path(top) / name for name in (*folders, *files)):
+            if not resumes and not any(path.match(name) for name in (CONFIG, CHECKPOINT, POLICY, *WRITES)):
+                continue
+            out = path.is_symlink() and not path.resolve().is_relative_to(home)
+            if out or (path.exists() and not (path.is_file() or path.is_dir())):
+                what = "a link out of it" if out else "no file"
+                raise RunError(f"{folder}: {path.relative_to(folder)} in it is {what}, and a run would write there")
+        if not resumes:
+            break
 
 
 def _begin(folder: Path, settings: Settings) -> None:

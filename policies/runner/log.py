@@ -90,6 +90,16 @@ def cpu_time() -> float:
     return seconds
 
 
+def counted(saved: Any) -> dict[str, Any]:
+    """What a `Log` continues from, as anybody's checkpoint has it; ValueError or KeyError when it is something else."""
+    found = {name: saved[name] for name in ("rows", "step", "seconds", "cpu_seconds")}
+    for name, value in found.items():
+        kinds = int if name in ("rows", "step") else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 1e18:
+            raise ValueError(f"its log's {name} is {value!r:.40}")
+    return found
+
+
 class Log:
     """The metrics of a run, one row per call of `write`. On continuing, rows after the checkpoint are dropped.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +42,18 @@ PACKAGED = {
 }
 PACKAGE = "package://"
 LARGEST_XML, LARGEST_ASSET = 20_000_000, 500_000_000  # bytes of one file
-MOST_FILES = 10_000
+MOST_FILES = 1000
+# What an element makes, by its attributes, all of them multiplied: copies, points, pixels, numbers. Sizes of an asset
+# that has a file are that file's.
+MAKES = {
+    "replicate": ("count",),
+    "composite": ("count",),
+    "flexcomp": ("count",),
+    "hfield": ("nrow", "ncol"),
+    "texture": ("width", "height"),
+    "size": ("nuserdata",),
+}
+MOST_COPIES, MOST_MADE = 10_000, 1 << 26  # of <replicate>, one in another multiplied; of the others, all added up
 
 
 def place(name: str) -> Path:
@@ -79,7 +91,11 @@ def _packaged(name: str) -> Path:
 def read(path: Path) -> tuple[Any, str]:
     """The model as it stands there, a `mujoco.MjSpec`, and the SHA-256 of the file and everything that it refers to."""
     digest, urdf = hashlib.sha256(), False
-    for number, (root, content) in enumerate(_documents(path, [path.resolve()])):
+    made = 0.0
+    for number, (root, content) in enumerate(_documents(path, [path.resolve()], [MOST_FILES])):
+        made += _made(root, path)
+        if made > MOST_MADE:
+            raise ValueError(f"{path}: it makes more than {MOST_MADE} points, pixels or numbers of its own")
         digest.update(hashlib.sha256(content).digest())
         urdf = root.tag == "robot" if number == 0 else urdf
     spec = attempt(path, lambda: mujoco.MjSpec.from_file(str(path)))
@@ -101,8 +117,36 @@ def attempt(path: Path, do: Any) -> Any:
         raise ValueError(f"{path}: MuJoCo cannot use this model: {said[:500]}") from None
 
 
-def _documents(path: Path, above: list[Path]) -> Iterator[tuple[ElementTree.Element, bytes]]:
-    """The XML file and those that it includes, parsed. `above`: the chain of files that led here."""
+def _made(element: ElementTree.Element, path: Path, copies: float = 1.0) -> float:
+    """How much what is in an element makes, which itself is there so many times; ValueError for too many copies."""
+    total, within = 0.0, [(element, copies)]
+    while within:  # XML of anybody's may be nested deeper than Python's stack
+        one, copies = within.pop()
+        numbers = [_number(word) for name in MAKES.get(one.tag, ()) for word in one.get(name, "").split()]
+        if one.tag == "replicate":
+            copies *= math.prod(numbers)
+            if copies > MOST_COPIES:
+                raise ValueError(f"{path}: its <replicate> make more than {MOST_COPIES} copies")
+        elif numbers:
+            total += copies * math.prod(numbers)
+        within += [(inner, copies) for inner in one]
+    return total
+
+
+def _number(word: str) -> float:
+    """1 for what is none: MuJoCo says so."""
+    try:
+        value = float(word)
+    except ValueError:
+        return 1.0
+    return value if value >= 1.0 else 1.0  # nor is NaN one
+
+
+def _documents(path: Path, above: list[Path], left: list[int]) -> Iterator[tuple[ElementTree.Element, bytes]]:
+    """The XML file and those that it includes, parsed. `above`: the chain of files that led here.
+
+    `left`: how many more are read, all of them together: files that include one another grow as a tree does.
+    """
     if path.stat().st_size > LARGEST_XML:
         raise ValueError(f"{path}: more than {LARGEST_XML // 10**6} MB of XML is no robot")
     content = path.read_bytes()
@@ -115,8 +159,9 @@ def _documents(path: Path, above: list[Path]) -> Iterator[tuple[ElementTree.Elem
             f"{path}: it begins with <{root.tag[:40]}>, where MJCF has <mujoco> and URDF <robot>; convert it first"
         )
     yield root, content
-    for number, element in enumerate(root.iter("include")):
-        if number >= MOST_FILES:
+    for element in root.iter("include"):
+        left[0] -= 1
+        if left[0] < 0:
             raise ValueError(f"{path}: it includes more than {MOST_FILES} files")
         name = element.get("file", "")
         found = next((p for p in (above[0].parent / name, path.parent / name) if name and p.is_file()), None)
@@ -124,7 +169,7 @@ def _documents(path: Path, above: list[Path]) -> Iterator[tuple[ElementTree.Elem
             raise ValueError(f"{path}: it includes {name!r}, which is not there; put it beside the file")
         if found.resolve() in above:
             raise ValueError(f"{path}: it includes {name!r}, which includes it in turn")
-        yield from _documents(found, [*above, found.resolve()])
+        yield from _documents(found, [*above, found.resolve()], left)
 
 
 def _loosen(spec: Any) -> None:

@@ -17,7 +17,8 @@
  * What guard.h calls a reason hands the vehicle back, for good until 6 is selected again: the PID controller brakes, stays
  * for a second, sinks at 0.4 m/s, and the motors stop once it rests, whatever set points say; who selects the PID
  * controller (stabilizer.controller = 1) has it back. When the estimate or the gyroscope is not finite, nobody can fly:
- * motors off while that lasts.
+ * motors off while that lasts. A set point that is not finite moves nothing: in the air the PID controller stays where the
+ * vehicle is, and lands it in mode 3; on the ground motors are off.
  *
  * From command to motor. The policy commands rotor speeds, as fractions u of the vehicle's largest; the thrust is
  * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on). controlModeForce takes
@@ -80,6 +81,7 @@ static uint32_t waited;                   /* calls that a step was due for, and 
 static bool selected, begun, computed;    /* controller 6 is new; the guard watches; the policy computed in the last call */
 static bool answered;                     /* `force` is what it asked for since it began */
 static bool piloted;                      /* the PID controller ran in the last call */
+static float stayed[3];                   /* m: where it was when the set point was last a number */
 static logVarId_t variances[3];
 
 static uint8_t mode = OFF, chosen = OFF;
@@ -318,8 +320,13 @@ void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const s
     const bool lost = place && (BROKEN(target_position) || BROKEN(target_velocity));
     const bool fresh = place && !lost && age <= M2T(OLDEST_MS);
     computed = did_compute;
-    if ((blind || lost) && chosen == FLY && did_compute) reason = GUARD_ESTIMATE;
-    if (blind || (lost && !(chosen == FLY && reason != GUARD_FINE))) {
+    const bool in_the_air = supervisorIsFlying();
+    if (chosen == FLY && reason == GUARD_FINE && ((did_compute && (blind || lost)) || (lost && in_the_air))) {
+        reason = GUARD_ESTIMATE;
+    }
+    if (!blind && !lost) copy(stayed, signals.position, 3);
+    const setpoint_t where_it_is = stay(stayed, stayed[2]);
+    if (blind || (lost && !in_the_air && !(chosen == FLY && reason != GUARD_FINE))) {
         state = STOPPED;
         computed = false;
         stop(control);
@@ -335,7 +342,7 @@ void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const s
         state = ON_BENCH;
         stop(control);
     } else {
-        fly_pid(control, setpoint, sensors, estimate, ran, step);
+        fly_pid(control, lost ? &where_it_is : setpoint, sensors, estimate, ran, step);
         state = chosen == SHADOW ? AS_SHADOW : BY_PID;
         if (chosen == SHADOW) {
             begin();

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy.policy_file import PolicyFileError
+from deploy.trust.onnx_limits import Limits
 from policies.adoption.found import UNKNOWN, Found, Told, only
 from policies.adoption.layers import Chain, Gated, MeanOfTwo
 from policies.adoption.networks import onnx_content
@@ -55,9 +56,10 @@ def from_rl_tools(path: str, told: Told) -> Found:
     try:
         content = onnx_content(path)
         with hdf5.opened(_as_hdf5(content) if content[257:262] == b"ustar" else io.BytesIO(content)) as file:
-            actor = hdf5.member(file, "actor")
-            network = _network(actor, "hidden")
-            examples = [np.asarray(hdf5.tree(file, "example")[side], np.float32) for side in ("input", "output")]
+            actor, left = hdf5.member(file, "actor"), [Limits.declared().memory]
+            network = _network(actor, "hidden", left)
+            sides = hdf5.tree(file, "example")
+            examples = [_numbers(sides[side], left) for side in ("input", "output")]
             seen = _meta(actor)
     except (DatasetError, KeyError, AttributeError, TypeError, OSError, RuntimeError, tarfile.TarError) as error:
         raise PolicyFileError(f"{path}: is no checkpoint of rl_tools: {' '.join(str(error).split())[:200]}") from None
@@ -82,11 +84,14 @@ def _as_hdf5(content: bytes) -> io.BytesIO:
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
         for count, entry in enumerate(tar):
             path, _, kind = entry.name.rpartition("/")
-            if count >= MOST_FILES or not entry.isreg() or kind not in ("meta", "data") or not path:
+            plain = entry.isreg() and not entry.issparse()  # of a sparse one, zeros come out that are not in it
+            if count >= MOST_FILES or not plain or kind not in ("meta", "data") or not path:
                 raise ValueError(f"{entry.name!r:.80} is not what an archive of rl_tools holds")
             if kind == "data":
                 continue
             lines = _inside(tar, entry.name)[:LONGEST_META].decode(errors="replace").splitlines()
+            if path in attributes or path in arrays:
+                raise ValueError(f"{path!r:.80} is there twice")
             told = dict(line.split(": ", 1) for line in lines if ": " in line)
             if told.get("type") != "tensor":
                 attributes[path] = told
@@ -111,16 +116,23 @@ def _text(group: h5py.Group, name: str) -> str:
     return (value.decode(errors="replace") if isinstance(value, bytes) else str(value))[:10_000]
 
 
-def _array(group: h5py.Group, name: str) -> Array:
+def _numbers(held: h5py.Dataset, left: list[float]) -> Array:
+    """A dataset; `left`: how many bytes more are read, for what was never written takes no room in a file."""
+    left[0] -= held.size * max(4, held.dtype.itemsize)
+    if left[0] < 0:
+        raise ValueError("it takes too much memory; if you trust it, SIM2METAL_MEMORY_MB=... allows more")
+    return np.asarray(held, np.float32)
+
+
+def _array(group: h5py.Group, name: str, left: list[float]) -> Array:
     from policies.datasets import hdf5
 
-    inner = hdf5.member(group, name)
-    values = np.asarray(hdf5.member(inner, "parameters"), np.float32)
-    return values
+    held = hdf5.member(hdf5.member(group, name), "parameters")
+    return _numbers(held, left)
 
 
-def _layer(group: h5py.Group, weights: str, biases: str) -> Layer:
-    return _array(group, weights), _array(group, biases).reshape(-1)
+def _layer(group: h5py.Group, weights: str, biases: str, left: list[float]) -> Layer:
+    return _array(group, weights, left), _array(group, biases, left).reshape(-1)
 
 
 def _activation(group: h5py.Group) -> str:
@@ -130,24 +142,24 @@ def _activation(group: h5py.Group) -> str:
     return ACTIVATIONS[said]
 
 
-def _dense(group: h5py.Group) -> FeedForward:
-    return FeedForward([_layer(group, "weights", "biases")], "identity", _activation(group))
+def _dense(group: h5py.Group, left: list[float]) -> FeedForward:
+    return FeedForward([_layer(group, "weights", "biases", left)], "identity", _activation(group))
 
 
-def _network(group: h5py.Group, name: str, inputs: int = 0, depth: int = 0) -> Network:
+def _network(group: h5py.Group, name: str, left: list[float], inputs: int = 0, depth: int = 0) -> Network:
     """The layer, or the chain of layers, in a group. `name`: of what it remembers; `inputs`: what comes before."""
     from policies.datasets import hdf5
 
     kind = _text(group, "type")
     if kind == "dense":
-        return _dense(group)
+        return _dense(group, left)
     if kind == "mlp":
         middle = range(int(group.attrs["num_layers"]) - 2)
         names = ["input_layer", *(f"hidden_layer_{k}" for k in middle[:MOST]), "output_layer"]
-        return Chain([_dense(hdf5.member(group, each)) for each in names])
+        return Chain([_dense(hdf5.member(group, each), left) for each in names])
     if kind == "gru":
-        inward, across = (_layer(group, f"weights_{side}", f"biases_{side}") for side in ("input", "hidden"))
-        return Gated(inward, across, _array(group, "initial_hidden_state").reshape(-1), name)
+        inward, across = (_layer(group, f"weights_{side}", f"biases_{side}", left) for side in ("input", "hidden"))
+        return Gated(inward, across, _array(group, "initial_hidden_state", left).reshape(-1), name)
     if kind == "sample_and_squash":
         return MeanOfTwo(inputs)
     if kind == "sequential":
@@ -158,7 +170,7 @@ def _network(group: h5py.Group, name: str, inputs: int = 0, depth: int = 0) -> N
             )
         for number in range(len(held)):
             before = parts[-1].outputs if parts else 0
-            parts.append(_network(hdf5.member(held, str(number)), f"{name}_{number}", before, depth + 1))
+            parts.append(_network(hdf5.member(held, str(number)), f"{name}_{number}", left, before, depth + 1))
         return Chain(parts)
     raise ValueError(f"{group.name}: a layer of type {kind!r:.80}; those of rl_tools that are read: dense, mlp, gru")
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import re
 import subprocess
 
 import numpy as np
@@ -17,11 +18,12 @@ from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.source import FIRMWARE, generate
 from deploy.codegen.weights import FORMATS, pack, padded
+from deploy.policy_file import PolicyFile
 from policies.models.export import random_signals
 from tests.deploy.codegen.exact import exact
 from tests.deploy.codegen.graph_policy import one_node, policy_of
 from tests.deploy.codegen.native import Native
-from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
+from tests.deploy.sample_policy import exported, random_gru, random_mlp, resealed, small
 
 F = np.float32
 NETWORKS = {
@@ -205,6 +207,18 @@ def test_a_build_with_a_changed_weight_fails_its_self_test(sample, tmp_path, dam
     state = (ctypes.c_float * 64)()
     assert library.policy_selftest(state) > 1.0
     assert not library.policy_init(state)
+
+
+def test_a_command_that_may_be_a_million_still_has_a_self_test(sample, tmp_path):
+    policy = PolicyFile.load(sample[0])
+    wide = [{**told, "low": -1e6, "high": 1e6} for told in policy.metadata["outputs"]]
+    path = resealed(policy, tmp_path / "wide.onnx", outputs=wide)
+    made = PolicyFile.load(path)
+    largest = max(np.abs(made.vectors.outputs[s.name]).max() for s in made.outputs)
+    written = generate(str(path))["policy.c"]
+    tolerated = [float(found) for found in re.findall(r"step\]\.\w+\[i\], ([\d.e+-]+)f\);", written)]
+    assert len(tolerated) == len(made.outputs)
+    assert max(tolerated) <= made.vectors.tolerance * 100.0 * max(1.0, largest) * 1.0001
 
 
 MATH = """

@@ -128,6 +128,15 @@ def test_bash_replaces_what_follows_its_own_breaks(line, found, tmp_path):
     assert completed(line, tmp_path) == found
 
 
+@pytest.mark.parametrize("name", ["$(touch marker)", "a;touch marker;", "a b", "~", "`x`", "a\nb", "!!", "-rf", "a|b"])
+def test_a_file_of_a_downloaded_folder_puts_no_command_on_the_line(name, tmp_path, monkeypatch):
+    (tmp_path / f"{name}.onnx").touch()
+    (tmp_path / "höhe_2.5-b.onnx").touch()
+    monkeypatch.chdir(tmp_path)
+    found = completion.values("policy")
+    assert found == [*names.shipped(), "höhe_2.5-b.onnx"]
+
+
 def test_a_script_is_printed_for_each_shell(capsys):
     for shell in completion.SCRIPTS:
         completion.main([shell])

@@ -269,6 +269,22 @@ def test_a_place_that_is_not_finite_hands_back_to_pid_that_stays(firmware, name)
     assert firmware.call()[0] == FORCE and firmware.logged("flying")
 
 
+@pytest.mark.parametrize("mode", [0, 2, 3])
+@pytest.mark.parametrize("name", ["target_position", "target_velocity"])
+def test_a_vehicle_in_the_air_does_not_fall_for_a_place_that_is_not_finite(firmware, mode, name):
+    firmware.set("in_the_air", 1)
+    firmware.write("mode", mode)
+    firmware.select()
+    here = {"position": (0.5, -0.25, 1.5)}
+    assert firmware.call(modes=ANY_SPEED, **here)[0] == LEGACY  # PID flies: nothing names a place
+    for _ in range(3):
+        assert firmware.call(**{name: (0, math.nan, 0)}, position=(0.75, -0.25, 1.5))[0] == LEGACY
+        assert firmware.told()[0] in (0.5, 0.75) and np.isfinite(firmware.told()).all()
+    assert firmware.logged("reason") == (ESTIMATE if mode == 3 else 0)
+    assert firmware.call(**here)[0] == LEGACY if mode == 3 else firmware.call(**here)[0] in (LEGACY, FORCE)
+    np.testing.assert_array_equal(firmware.told(), (0.75, -0.25, 1.5) if mode == 3 else (0, 0, 1))
+
+
 def test_a_quaternion_of_zeros_stops_the_motors(firmware):
     mode, forces = firmware.call(quaternion=(0, 0, 0, 0))
     assert mode == FORCE and forces.max() == 0.0

@@ -264,6 +264,37 @@ def connected(said: dict[str, float], onboard: bool = False) -> Crazyflie:
     return driver
 
 
+@pytest.mark.parametrize("name", ["kalman.varPX", "kalman.varPZ", "stateEstimate.y"])
+def test_an_estimator_that_says_no_number_has_found_no_position(name: str):
+    driver, now = Crazyflie(100.0, Settings(uri="udp://127.0.0.1:1", onboard=False)), [0.0]
+
+    def wait(holds: Callable[[], bool], deadline: float) -> bool:
+        while now[0] < deadline and not holds():
+            now[0] += 0.01
+        return now[0] < deadline
+
+    said = {name: math.nan}
+    driver.link = SimpleNamespace(  # type: ignore[assignment]
+        clock=lambda: now[0], wait=wait, value=lambda which: said.get(which, 1e-4)
+    )
+    assert not driver._estimator_settles(5.0)
+    said.clear()
+    now[0] = 0.0
+    assert driver._estimator_settles(5.0)
+
+
+def test_a_landing_ends_whatever_the_estimator_says():
+    driver, landed, waits = connected({"pm.vbat": 4.1, "stateEstimate.qw": 1.0}), [], []
+    driver.link.value = lambda name: math.nan  # type: ignore[method-assign]
+    driver.link.wait = lambda holds, deadline, *_: bool(waits.append(deadline))  # type: ignore[assignment,func-returns-value]
+    driver.link.client = SimpleNamespace(
+        commander=SimpleNamespace(send_notify_setpoint_stop=lambda: None),
+        high_level_commander=SimpleNamespace(land=lambda *told, yaw: landed.append(told), stop=lambda: None),
+    )
+    driver._land()
+    assert landed[0] == pytest.approx((0.0, 0.5 / 0.4 + 0.5)) and np.isfinite(waits).all()
+
+
 @pytest.mark.parametrize(("volts", "says"), [(3.72, "3.72 V"), (3.66, "3.66 V: charge it")])
 def test_a_battery_that_is_nearly_empty_at_rest_is_said(volts: float, says: str):
     assert connected({"pm.vbat": volts, "stateEstimate.qw": 1.0}).report()[-1].endswith(says)

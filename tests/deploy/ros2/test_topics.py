@@ -104,6 +104,31 @@ def test_what_cannot_be_an_odometry_of_ours():
     assert math.isnan(message.pose.pose.orientation.w)
 
 
+@pytest.mark.parametrize("source", [topics.TARGET, topics.GOAL, topics.HAND, topics.OBJECT], ids=lambda s: s.topic)
+def test_a_place_in_another_kind_of_frame_is_no_place(source):
+    message = source.message()
+    for frame in ("", "world", "map", "odom", "one/map", "antibody"):
+        message.header.frame_id = frame
+        assert source.read(message)[source.signals[0].name].shape == (3,)
+    for frame in ("base_link", "/base_link", "one/base_link", "base_footprint", "body"):
+        message.header.frame_id = frame
+        with pytest.raises(topics.TopicError, match="the robot's own frame; give it in 'world'"):
+            source.read(message)
+    for frame in ("map_ned", "world_ned", "base_link_frd"):
+        message.header.frame_id = frame
+        with pytest.raises(topics.TopicError, match="have z up"):
+            source.read(message)
+
+
+def test_an_acceleration_whose_z_axis_points_down_is_refused():
+    message = topics.IMU.message()
+    message.header.frame_id = "imu_link"
+    topics.IMU.read(message)
+    message.header.frame_id = "base_link_frd"
+    with pytest.raises(topics.TopicError, match="imu is in 'base_link_frd'; frames here have z up"):
+        topics.IMU.read(message)
+
+
 def shapes(source: topics.Source) -> dict[str, tuple[int, ...]]:
     return {s.name: s.shape for s in source.signals}
 

@@ -55,6 +55,11 @@ def test_instruction_and_curves_are_below_the_pictures():
     assert changed[0, text].any() and not changed[1].any() and not changed[0, SIDE + TEXT :].any()
 
 
+def test_a_sentence_that_looks_like_a_formula_is_drawn_as_it_is():
+    made = [told._panel(said, {}, {}, 1.0, 200) for said in (r"to $\foo{$ go", "to go")]
+    assert made[0].shape == made[1].shape and not np.array_equal(*made)
+
+
 def test_what_is_still_to_come_is_faint_and_what_was_is_not():
     shown = film().astype(int)
     curve = shown[:, 0, SIDE + TEXT + TITLE : SIDE + TEXT + CURVE]

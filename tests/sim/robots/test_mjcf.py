@@ -106,6 +106,33 @@ def test_meshes_are_found_beside_the_file_and_in_packages(tmp_path: Path, refere
         load(path)
 
 
+def test_includes_that_grow_as_a_tree_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "c.xml").write_text("<mujoco/>")
+    (tmp_path / "b.xml").write_text("<mujoco>" + '<include file="c.xml"/>' * 100 + "</mujoco>")
+    path = written(tmp_path, "<mujoco>" + '<include file="b.xml"/>' * 100 + "</mujoco>")
+    with pytest.raises(ValueError, match="includes more than 1000 files"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ('<asset><hfield name="h" nrow="20000" ncol="20000" size="1 1 1 1"/></asset>', "makes more than 67108864"),
+        ('<asset><texture name="t" type="2d" builtin="flat" width="9000" height="9000"/></asset>', "makes more than"),
+        ('<size nuserdata="100000000"/>', "makes more than"),
+        (
+            '<worldbody><replicate count="200"><replicate count="200"><site/></replicate></replicate></worldbody>',
+            "copies",
+        ),
+        ('<worldbody><flexcomp name="f" count="1000 1000 1000" spacing="1 1 1"/></worldbody>', "makes more than"),
+        (f"{'<a>' * 50_000}{'</a>' * 50_000}", "MuJoCo cannot use"),
+    ],
+)
+def test_a_small_file_does_not_make_a_large_model(tmp_path: Path, part: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        load(written(tmp_path, f"<mujoco>{part}</mujoco>"))
+
+
 def test_includes_are_part_of_the_robot(tmp_path: Path) -> None:
     start, end = ARM.index("<actuator>"), ARM.index("</actuator>") + len("</actuator>")
     path = written(tmp_path, ARM[:start] + '<include file="parts/motors.xml"/>' + ARM[end:])

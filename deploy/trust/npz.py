@@ -1,0 +1,52 @@
+"""Arrays in numpy's .npz, a zip: no more comes out of a stranger's than is allowed, and nothing is unpickled."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.trust.reading import read_regular
+
+MOST = 10_000  # arrays
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read(path: str, most: float) -> dict[str, NDArray[Any]]:
+    """The arrays of numbers by name: `most` bytes, packed or not. OSError; ValueError, which does not name the file."""
+    content = read_regular(path, most)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            if len(members) > MOST or sum(member.file_size for member in members) > most:
+                raise ValueError(f"it unpacks to more than {int(most)} bytes, or {MOST} arrays")
+            return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+        TypeError,
+    ) as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from None
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    """Of an .npy: its header is held against its length before anything is made of it."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    if version not in HEADERS:
+        raise ValueError(f"an array is of version {version} of numpy's format")
+    shape, _, dtype = HEADERS[version](stream)
+    if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+        raise ValueError(f"an array of {dtype} {shape} is not as long as it says, or holds no numbers")
+    stream.seek(0)
+    made: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return made
