@@ -115,9 +115,11 @@ def test_parts_change_nothing_but_the_order_of_sums(kind):
             more = {"deterministic": kind == "td3", "critics": 3, "target_critics": 2, "n_step": 2}
             return Sac(task, SacConfig(**sizes, **how, **more, parts=parts), 0)
         if kind == "vla_rl":
-            return VlaRl(ToyWords(), few(iterations=2, episodes=8, epochs=1, shares=parts), 0)
+            return VlaRl(ToyWords(), few(iterations=2, episodes=8, epochs=1, learning_rate=3e-3, shares=parts), 0)
         more = {"head": "flow"} if kind == "flow" else {}
-        return Vla(ToyWords(), cloned(updates=4, batch_size=9, micro_batch=4, shares=parts, **more), 0)
+        return Vla(
+            ToyWords(), cloned(updates=4, batch_size=9, micro_batch=4, learning_rate=0.02, shares=parts, **more), 0
+        )
 
     begun = [value.detach().clone() for value in learnt_by(made(1))]
     whole, parted = learnt(made(1)), learnt(made(3))
@@ -168,7 +170,13 @@ def test_who_shares_is_named():
 
 def test_what_cannot_be_shared_is_refused(tmp_path):
     teacher = export(chasing(make("soccer_1v1")), tmp_path / "teacher.onnx").path
-    student = ("task=soccer_vision_1v1", "algorithm=student", f"algorithm.teacher={teacher}", "algorithm.parts=2")
+    student = (
+        "task=soccer_vision_1v1",
+        "algorithm=student",
+        f"algorithm.teacher={teacher}",
+        "algorithm.parts=2",
+        "algorithm.eyes=encoder",
+    )
     for words, why in (
         ((*SAC, "learners=3"), "learners=3 are more than algorithm.parts=2 of this run"),
         ((*SAC, "algorithm.path=fused"), "path=fused does not do algorithm.parts=2"),
