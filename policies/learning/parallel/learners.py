@@ -1,8 +1,9 @@
 """Several learners that share one update: what an algorithm asks for.
 
-Its worlds and each of its minibatches are cut into parts, each with random numbers of its own. A learner has some of
-them. What depends on all (gradients, and what is usual of observations, values and advantages) is summed over the
-parts, always in the same order: so the result is that of one process that has all parts, whoever has which.
+Each of its minibatches is cut into parts. A learner has some of them. Gradients are summed over the parts, always in
+the same order: so the result is that of one process that has all parts, whoever has which. There are two ways to that.
+Either worlds are cut, too, each part has random numbers of its own, and what is usual of observations, values and
+advantages is summed as well. Or all learners do the same, draw the same, and `cut` their batches.
 """
 
 from __future__ import annotations
