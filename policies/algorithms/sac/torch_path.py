@@ -267,7 +267,7 @@ class TorchPath(Stateful):
         for when in ("", "next_"):
             batch |= columns(self.actor.encoders.moved(kept(batch, when), self.generator), when)
         batch["next_noise"] = self._noise(batch["action"].shape)
-        some = None  # of the targets; all
+        some: Tensor | None = None  # of the targets; all
         if config.target_critics < config.critics:
             some = torch.randperm(config.critics, generator=self.generator, device=self.device)[: config.target_critics]
         parts = [self.learners.cut(batch, place)[0] for place in range(len(self.learners.mine))]

@@ -153,7 +153,7 @@ def _alone(loss: Loss, parameters: Sequence[Tensor], pieces: int) -> dict[str, T
         parameter.grad = None
     for piece in range(pieces):
         value, more = loss(0, piece)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         told = {name: shown.detach() + told.get(name, 0.0) for name, shown in more.items()}
     return told
 
