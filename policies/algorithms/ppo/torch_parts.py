@@ -42,7 +42,7 @@ class Part:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next rollout depends on."""
-        now = {"wander": self.wander.clone(), "state": self.state.clone()}
+        now: dict[str, Any] = {"wander": self.wander.clone(), "state": self.state.clone()}
         now |= {"tutor": self.tutor.state_dict()} if self.tutor else {}
         return {"env": self.env.state_dict(), "generator": self.generator.get_state(), **now}
 
