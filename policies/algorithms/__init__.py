@@ -55,7 +55,7 @@ class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 
     `Config` is a mutable dataclass. What an algorithm may be besides: `HasRecipes`, `HasBaselines`, `HasProvenance`,
-    `HasSnapshots`, `HasStages`.
+    `HasSnapshots`, `HasStages`. Its `parts`, if there is that, names the setting that cuts it for learners.
     """
 
     Config: type

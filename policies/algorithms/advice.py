@@ -41,6 +41,10 @@ class AdvisedSacConfig(SacConfig):
             raise ValueError(f"advice is learned from by algorithm.path=torch only, got {self.path}")
         if self.real_data or self.residual:
             raise ValueError("advised_sac is SAC alone: algorithm.real_data must be empty, algorithm.residual 0")
+        if self.parts > 1:
+            raise ValueError(
+                "advised_sac learns in one process, since advice comes when it comes: set algorithm.parts=1"
+            )
         if self.advice.bonus and self.n_step > 1:
             raise ValueError(f"a bonus is for n_step=1, got n_step={self.n_step}")
 
@@ -121,6 +125,7 @@ class AdvisedSac(Sac):
 
     Config = AdvisedSacConfig
     goes_by = "sac"
+    takes: tuple[str, ...] = ("agents",)
     config: AdvisedSacConfig
 
     def _path(self, seed: int, device: str) -> AdvisedPath:

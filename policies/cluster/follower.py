@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from policies.algorithms import LostLearnerError
 from policies.learning.parallel.group import Meeting, joined
+from policies.learning.parallel.learners import DismissedError, waited
 from policies.runner import checkpoint, config
 from policies.runner.config import RunError
 from policies.runner.folder import CHECKPOINT, CONFIG
@@ -26,12 +28,14 @@ def follow(told: str, folder: Path) -> None:
     settings = config.read(folder / CONFIG, words["modules"])
     meeting = Meeting(**words["meeting"])
     settings.options.device = meeting.device
-    with joined(meeting, lambda: None), names_from(str(folder), *settings.named.values()):
+    names = names_from(str(folder), *settings.named.values())
+    with joined(meeting, lambda: None) as group, names, suppress(DismissedError):
         _, algorithm = built(settings)
         if (folder / CHECKPOINT).exists():
             algorithm.load_state_dict(checkpoint.load(folder / CHECKPOINT)["algorithm"])
         for _ in algorithm.learn():
             pass
+        waited(group)
 
 
 if __name__ == "__main__":

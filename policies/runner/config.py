@@ -204,14 +204,18 @@ def check_learners(settings: Settings) -> None:
     count, chosen = settings.options.learners, settings.algorithm_config
     if count == 1:
         return
-    if "learners" not in getattr(algorithm_class(settings.algorithm), "takes", ()):
-        raise SettingsError(f"learners={count}: {settings.algorithm} learns in one process; algorithm=ppo shares it")
+    kind = algorithm_class(settings.algorithm)
+    if "learners" not in getattr(kind, "takes", ()):
+        raise SettingsError(
+            f"learners={count}: {settings.algorithm} learns in one process; ppo, sac, student, vla and vla_rl share it"
+        )
     if ":" in settings.options.device:
         raise SettingsError(f"learners={count} have a GPU each, or all one: device=cuda, not {settings.options.device}")
-    if not settings.options.resume and not chosen.parts:
-        settings.algorithm_config = chosen = dataclasses.replace(chosen, parts=count)
-    if (chosen.parts or 1) < count:
-        raise SettingsError(f"learners={count} are more than algorithm.parts={chosen.parts or 1} of this run")
+    name = getattr(kind, "parts", "parts")
+    if not settings.options.resume and not getattr(chosen, name):
+        settings.algorithm_config = chosen = dataclasses.replace(chosen, **{name: count})
+    if (parts := getattr(chosen, name) or 1) < count:
+        raise SettingsError(f"learners={count} are more than algorithm.{name}={parts} of this run")
 
 
 def moved(path: Path) -> None:

@@ -68,6 +68,8 @@ class OnlineSacConfig(SacConfig):
             raise ValueError(f"online_sac takes transitions one by one: n_step must be 1, got {self.n_step}")
         if self.earlier or self.real_data:
             raise ValueError("online_sac learns from this robot alone: algorithm.earlier, real_data must be empty")
+        if self.parts > 1:
+            raise ValueError("online_sac learns in one process, beside its robot: set algorithm.parts=1")
         if self.residual:
             raise ValueError("online_sac corrects no other controller: algorithm.residual must be 0")
         if not self.send_every > 0.0:

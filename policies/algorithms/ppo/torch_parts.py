@@ -21,6 +21,7 @@ from sim.vec_world import AnyVecEnv, vector_env
 
 if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
+    from policies.algorithms.ppo.tutor import Tutor
 
 
 class Part:
@@ -36,11 +37,13 @@ class Part:
         self.generator.manual_seed(seed)
         self.wander = torch.zeros((rows, self.env.action_size), device=device)  # what was explored last
         self.state = torch.zeros((rows, 0), device=device)  # of an actor that remembers
+        self.tutor: Tutor | None = None  # of its rows
         self.buffer = RolloutBuffer(config.rollout_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next rollout depends on."""
-        now = {"wander": self.wander.clone(), "state": self.state.clone()}
+        now: dict[str, Any] = {"wander": self.wander.clone(), "state": self.state.clone()}
+        now |= {"tutor": self.tutor.state_dict()} if self.tutor else {}
         return {"env": self.env.state_dict(), "generator": self.generator.get_state(), **now}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -49,6 +52,8 @@ class Part:
         self.wander = torch.as_tensor(state["wander"], device=self.device).clone()
         self.state = torch.as_tensor(state.get("state", self.state), device=self.device).clone()
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
+        if self.tutor and "tutor" in state:
+            self.tutor.load_state_dict(state["tutor"])
 
 
 class Rollout(NamedTuple):
@@ -217,5 +222,7 @@ class Parted(Stateful, ABC):
         with torch.no_grad():
             self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
         parts = state.get("parts", [state])  # of a run before there were parts: its only one
+        if len(parts) == 1 and "tutor" in state:  # where it was kept before
+            parts = [parts[0] | {"tutor": state["tutor"]}]
         for number, part in zip(self.learners.mine, self.parts, strict=True):
             part.load_state_dict(parts[number])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,6 @@ class TorchRecurrent(Parted):
     ) -> None:
         """`practised`: the task as it is learned, if that differs from how it is measured."""
         self.task, self.config, self.device = task, config, device
-        self.tutor: Tutor | None = None
         self.lesson = lesson or Lesson()
         self.learners = Learners(config.parts or 1, config.threads, PIECES if device == "cpu" else 1)
         how = device, self.learners.parts
@@ -123,6 +122,16 @@ class TorchRecurrent(Parted):
         for each in actors:
             each.begin_with(network.layers, columns, actions)
 
+    def hear(self, tutor: Callable[[int], Tutor]) -> None:
+        """Learn from one, who is made for a number of rows."""
+        for part in self.parts:
+            part.tutor = tutor(part.env.num_envs)
+
+    @property
+    def tutor(self) -> Tutor | None:
+        """Of the first of my parts."""
+        return self.parts[0].tutor
+
     def _seen(self, x: Tensor) -> Tensor:
         """What the actor is given of features (..., f): normalised, and for one that tracks once more as they are."""
         seen: Tensor = self.actor_norm(x)
@@ -157,34 +166,37 @@ class TorchRecurrent(Parted):
         flown = [self._flown(part) for part in self.parts]
         if self.iteration == 0:  # at the start all is at rest, which tells nothing of what is usual
             self._learn_scales([(part.buffer["x"], part.buffer["c"]) for part in self.parts])
-        made = [self._valued(part, *told) for part, told in zip(self.parts, flown, strict=True)]
+        made = [self._valued(part, *told[:-1]) for part, told in zip(self.parts, flown, strict=True)]
         known = whole(self.learners, made)
         self._rescale_value(known.target)
         metrics = known.metrics
-        if self.tutor:  # which has one part
-            metrics["imitation_error"] = self.apart / self.config.rollout_steps / len(self.tutor.columns)
+        if self.tutor:
+            apart = self.learners.all([one[-1] for one in flown]).mean()
+            metrics["imitation_error"] = float(apart) / self.config.rollout_steps / len(self.tutor.columns)
         normal = [(one.data["advantage"] - known.mean) / (known.std + 1e-8) for one in made]
         return [{**one.data, "advantage": value} for one, value in zip(made, normal, strict=True)], metrics
 
-    def _flown(self, part: Part) -> tuple[Tensor, list[Tensor], list[tuple[int, Tensor, Tensor]]]:
-        """Of one part: the state before, what it says of episodes that ended, and (t, rows, seen) at time limits."""
+    def _flown(self, part: Part) -> tuple[Tensor, list[Tensor], list[tuple[int, Tensor, Tensor]], Tensor]:
+        """Of one part: the state before, what it says of episodes that ended, (t, rows, seen) at time limits; and the
+        squared differences from its tutor, a mean over rows, summed over steps.
+        """
         env, buffer, config = part.env, part.buffer, self.config
         buffer.clear()
         std, fresh, before = self.log_std.exp(), math.sqrt(1.0 - config.correlation**2), part.state
         ended: list[Tensor] = []
         bootstraps: list[tuple[int, Tensor, Tensor]] = []
-        apart, taught = torch.zeros(()), self.taught
+        apart, taught, guided = torch.zeros((), device=self.device), self.taught, self._guided(env.num_envs)
         for _ in range(config.rollout_steps):
             x, c, shown = env.features(env.observation), self._judged(env.observation), env.observation["pictures"]
             mean, state = self._acted(x, shown, part.state)
             random = torch.randn(mean.shape, generator=part.generator, device=self.device)
             part.wander = config.correlation * part.wander + fresh * random
             action, wanted, error = mean + std * part.wander, torch.zeros_like(mean), torch.zeros(())
-            if self.tutor:
+            if part.tutor:
                 seen = {**env.observation["policy"], **env.observation["privileged"]}
-                told = self.tutor.act({name: value.cpu().numpy() for name, value in seen.items()})
-                wanted[:, self.tutor.columns] = torch.from_numpy(told).to(self.device)
-                action = torch.where(self._guided()[:, None] & taught, wanted + std * part.wander, action)
+                told = part.tutor.act({name: value.cpu().numpy() for name, value in seen.items()})
+                wanted[:, part.tutor.columns] = torch.from_numpy(told).to(self.device)
+                action = torch.where(guided[:, None] & taught, wanted + std * part.wander, action)
                 error = ((mean - wanted).square() * taught).sum(-1)
                 apart += error.mean()
             log_prob = _log_probs(action, mean, self.log_std)
@@ -198,10 +210,9 @@ class TorchRecurrent(Parted):
                 ended.append(torch.stack((step.info["episode_return"], step.info["episode_length"]), -1)[step.done])
                 rows = step.truncated.nonzero()[:, 0]
                 bootstraps.append((buffer.filled - 1, rows, self._judged(step.final_observation)[rows]))
-                if self.tutor:
-                    self.tutor.begin(step.done.cpu().numpy())
-        self.apart = float(apart)
-        return before, ended, bootstraps
+                if part.tutor:
+                    part.tutor.begin(step.done.cpu().numpy())
+        return before, ended, bootstraps, apart
 
     def _valued(
         self, part: Part, before: Tensor, ended: list[Tensor], bootstraps: list[tuple[int, Tensor, Tensor]]
@@ -234,10 +245,9 @@ class TorchRecurrent(Parted):
         actions, states = zip(*self.learners.map(one, len(rows)), strict=True)
         return torch.cat(actions), torch.cat(states)
 
-    def _guided(self) -> Tensor:
-        """In which rows (n,) the tutor acts: the first ones, fewer and fewer."""
-        count = round(self.lesson.guided_share(self.done) * self.config.num_envs)
-        return torch.arange(self.config.num_envs, device=self.device) < count
+    def _guided(self, rows: int) -> Tensor:
+        """In which of so many rows (n,) the tutor acts: the first ones, fewer and fewer."""
+        return torch.arange(rows, device=self.device) < round(self.lesson.guided_share(self.done) * rows)
 
     def _update(self, data: list[Batch]) -> dict[str, float]:
         """Several passes of minibatch gradient steps over one rollout; a minibatch are all steps of some rows."""
@@ -328,16 +338,6 @@ class TorchRecurrent(Parted):
         """The policy without exploration, its normaliser folded into the first layer."""
         network, eyes = self.average.exported(self.actor_norm), self.average.encoders
         return FeaturePolicy.from_task(self.task, network, encoders=eyes.exported())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next iterations depend on."""
-        return super().state_dict() | {"tutor": self.tutor.state_dict() if self.tutor else {}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same task and settings."""
-        super().load_state_dict(state)
-        if self.tutor:
-            self.tutor.load_state_dict(state["tutor"])
 
 
 def tracking(task: Task) -> tuple[EgoMotion, list[int], list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,11 @@ class Tutor:
         """Continue from there."""
         for k, policy in enumerate(self.policies):
             policy.put({name: np.asarray(value) for name, value in state.get(str(k), {}).items()})
+
+
+def tutored(contents: Mapping[str, bytes], task: Task, names: Mapping[str, str]) -> Callable[[int], Tutor]:
+    """Makes tutors for a number of rows, each with policies (by path) of its own: they may remember."""
+    return lambda rows: Tutor([PolicyFile.from_bytes(one, path) for path, one in contents.items()], task, rows, names)
 
 
 class Scripted:

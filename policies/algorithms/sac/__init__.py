@@ -32,6 +32,7 @@ class SacConfig:
     path: str = "auto"  # fused | torch | auto: fused when task, networks and device allow it
     total_steps: int = 4_000_000  # environment steps in all
     num_envs: int = 32
+    parts: int = 0  # of each batch, that learners share: see `policies.learning.parallel`; 0: 1 each
     workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
     warmup_steps: int = 10_000  # environment steps before the first update
     capacity: int = 1_000_000
@@ -80,6 +81,10 @@ class SacConfig:
         for name in ("num_envs", "batch_size", "updates_per_step", "actor_every", "n_step", "critics", "report_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.parts <= self.batch_size:
+            raise ValueError(f"parts of a batch must be in 0..{self.batch_size} (batch_size), got {self.parts}")
+        if self.parts > 1 and (self.workers != 1 or self.real_data):
+            raise ValueError(f"algorithm.parts={self.parts} does not go with algorithm.workers, nor with real_data")
         if not 1 <= self.target_critics <= self.critics:
             raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
         if min(self.total_steps, self.capacity) < self.n_step * self.num_envs:
@@ -132,6 +137,8 @@ def beyond(task: Task, config: SacConfig, device: str) -> str:
         return f"device={device}"
     if pictures(task.policy):
         return "pictures"
+    if config.parts > 1:
+        return f"algorithm.parts={config.parts}"
     if config.real_data or config.residual:
         return "algorithm.real_data" if config.real_data else "algorithm.residual"
     if max(*config.hidden, *config.critic_hidden) > LARGEST:
@@ -144,7 +151,7 @@ class Sac:
 
     Config: type[SacConfig] = SacConfig
     needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ("agents",)
+    takes: tuple[str, ...] = ("agents", "learners")
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config = task, config

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from policies.algorithms.sac.earlier import check_same, contract, digest, read
+from policies.algorithms.sac.prior import replay
+from policies.algorithms.sac.scales import moved, normalizers
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
-from policies.learning.encoders import PICTURE, SHARP, Encoders, PictureActor, columns, kept
-from policies.learning.fused.moments import SMALLEST, smallest_std
+from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
+from policies.learning.fused.moments import smallest_std
 from policies.learning.fused.squashed import LOG_STD
-from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
+from policies.learning.networks import Ensemble, Normalizer, Stateful, linear_layers, mlp, squashed_sample
+from policies.learning.parallel.learners import Learners
 from policies.models.controller import FeaturePolicy
 from policies.models.networks import Network
 from policies.models.networks.feed_forward import Mlp
@@ -37,7 +40,7 @@ from sim.vec_world import vector_env
 if TYPE_CHECKING:
     from policies.algorithms.sac import SacConfig
 
-SMALLEST_ACTION = 0.01  # standard deviation of an action that is divided by
+Loss = Callable[[Batch], tuple[Tensor, Batch]]
 
 
 class TorchPath(Stateful):
@@ -52,6 +55,7 @@ class TorchPath(Stateful):
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
+        self.learners = Learners(config.parts or 1)
         shortest, longest = config.lengths
         lengths, own = (shortest, longest), (config.linger, config.success_reward)
         self.env = vector_env(self.task, config.num_envs, seed, device, lengths, config.easy, *own, config.workers)
@@ -85,33 +89,8 @@ class TorchPath(Stateful):
         self.gradient_steps = 0
 
     def _earlier(self, run: str, state: Mapping[str, Any], others: ReplayBuffer | None) -> ReplayBuffer:
-        """The experience of that run beside that of `others`; each transition of all of them is as likely as another.
-
-        ValueError where it is not such as this run makes.
-        """
-        env = self.env
-        wide = {"x": env.feature_size, "c": env.critic_size, "action": env.action_size, "terms": len(env.term_names)}
-        wide |= {f"next_{name}": wide[name] for name in ("x", "c")}
-        try:
-            data = {name: torch.as_tensor(value) for name, value in state["data"].items()}
-            shown = {f"{when}{PICTURE}{s.name}": s.shape for s in pictures(self.task.policy) for when in ("", "next_")}
-            shapes = {name: (size,) for name, size in wide.items()} | dict.fromkeys(("lost", "done"), ()) | shown
-            size = int(state["size"])
-            if data.keys() != shapes.keys() or size < 1 or not 1 <= int(state["stride"]) <= size:
-                raise ValueError(f"it holds {size} transitions of {', '.join(data)}")
-            for name, shape in shapes.items():
-                kind = torch.uint8 if name in shown else torch.bool if not shape else torch.float32
-                if data[name].dtype != kind or tuple(data[name].shape) != (size, *shape):
-                    raise ValueError(f"its {name} are {data[name].dtype} {tuple(data[name].shape)}")
-                if not torch.isfinite(data[name]).all():
-                    raise ValueError("it holds what is not finite")
-            share = others.whole / (others.whole + size) if others else 0.5
-            made = ReplayBuffer(size, others, share)
-            made.load_state_dict({**state, "data": data, "prior": None, "prior_share": share}, self.device)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"algorithm.earlier: {run} cannot be used: {error}") from error
-        made.prior = others
-        return made
+        """See `policies.algorithms.sac.prior`."""
+        return replay(run, state, others, self.task, self.env, self.device)
 
     def _make_actor(self, weights: torch.Generator) -> PictureActor:
         """Features to the actions before squashing and, unless deterministic, their log standard deviations."""
@@ -133,34 +112,15 @@ class TorchPath(Stateful):
 
     def _normalizers(self) -> tuple[Normalizer, Normalizer]:
         """Of what the critics see, and of actions."""
-        env, device = self.env, self.device
-        smallest = torch.full((env.critic_size,), SMALLEST)
-        smallest[: env.feature_size] = torch.from_numpy(smallest_std(self.task)).float()
-        actions = torch.full((env.action_size,), SMALLEST_ACTION)
-        of_actions = Normalizer(env.action_size, device, actions.to(device))
-        return Normalizer(env.critic_size, device, smallest.to(device)), of_actions
+        return normalizers(self.task, self.env, self.device)
 
-    @torch.no_grad()
     def _adapt(self) -> None:
-        """Normalise what the critics see by what has been usual since this was done last; they say the same.
-
-        What Adam remembers follows.
-        """
-        self.adapted = self.env.total_steps
-        size = self.env.critic_size
-        for critic in (self.critic, self.target_critic):
-            weight, bias = critic.weights[0], critic.biases[0]
-            last = weight.shape[1] - self.env.action_size
-            for rows, before, after in (
-                (slice(0, size), self.critic_norm, self.recent_critic),
-                (slice(last, None), self.action_norm, self.recent_action),
-            ):
-                ratio = (after.std / before.std)[:, None]
-                bias += (((after.shift - before.shift) / before.std) @ weight[:, rows])[:, None]
-                weight[:, rows] *= ratio
-                remembered = self.critic_optimizer.state.get(weight, {})
-                for power, name in enumerate(("exp_avg", "exp_avg_sq") if remembered else (), 1):
-                    remembered[name][:, rows] /= ratio**power
+        """Normalise what the critics see by what has been usual since this was done last; they say the same."""
+        self.adapted, size = self.env.total_steps, self.env.critic_size
+        last = self.critic.weights[0].shape[1] - self.env.action_size
+        seen = slice(0, size), self.critic_norm, self.recent_critic
+        done = slice(last, None), self.action_norm, self.recent_action
+        moved((self.critic, self.target_critic), self.critic_optimizer, (seen, done))
         self.critic_norm, self.action_norm = self.recent_critic, self.recent_action
         self.recent_critic, self.recent_action = self._normalizers()
 
@@ -168,7 +128,7 @@ class TorchPath(Stateful):
         """Train to the end of the budget; a yield every `report_every` control steps."""
         config = self.config
         metrics: dict[str, Any] = {}
-        while self.iteration < self.iterations:
+        while self.learners.more(self.iteration < self.iterations):
             metrics["reward"] = self._act()
             self.iteration += 1
             if self.env.total_steps > config.warmup_steps:
@@ -178,13 +138,21 @@ class TorchPath(Stateful):
             follow(self.average, self.actor, config.averages(self.iteration))
             last = self.iteration == self.iterations
             if last or self.iteration % config.report_every == 0:
+                self._agree()
                 metrics["progress"] = self.iteration / self.iterations
                 metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
-                if last or self.iteration % (10 * config.report_every) == 0:
+                due = last or self.iteration % (10 * config.report_every) == 0
+                if due and self.learners.first:
                     scores = self.evaluate(config.evaluation_episodes, seed=self.iteration)
                     metrics["success"] = float(scores["success"].mean())
                 yield {name: float(value) for name, value in metrics.items()}
                 metrics = {}
+
+    def _agree(self) -> None:
+        """LostLearnerError unless all learners have the same weights, and their worlds did the same."""
+        usual = (self.seen_norm, self.critic_norm, self.recent_critic, self.recent_action)
+        weights = *self.actor.parameters(), *self.critic.parameters(), self.log_alpha
+        self.learners.agree([*weights, *(norm.mean for norm in usual)])
 
     def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """The actions (n, k) of the actor without exploration."""
@@ -213,12 +181,10 @@ class TorchPath(Stateful):
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
-    def _sample(
-        self, features: Tensor, shown: Mapping[str, Tensor], noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _sample(self, features: Tensor, shown: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (n, k) of the stochastic policy and their log density (n,)."""
         mean, log_std = self.actor(self.seen_norm(features), shown).chunk(2, -1)
-        return squashed_sample(mean, log_std.clamp(*LOG_STD), self._noise(mean.shape) if noise is None else noise)
+        return squashed_sample(mean, log_std.clamp(*LOG_STD), noise)
 
     def _exploration(self) -> Tensor:
         """Standard normal numbers (n, k), correlated with the last ones."""
@@ -291,62 +257,93 @@ class TorchPath(Stateful):
         return 0.0
 
     def _update(self) -> dict[str, Tensor]:
-        """One gradient step of the critics, now and then one of the actor; then the targets follow."""
+        """One gradient step of the critics, now and then one of the actor; then the targets follow.
+
+        Each learner draws the whole batch, and all random numbers for it; the gradients are of the rows of its parts.
+        """
         config = self.config
         batch = self.buffer.sample(config.batch_size, self.generator, config.n_step, config.gamma)
-        reward = config.reward_scale * self._reward(batch)
+        batch["reward"] = config.reward_scale * self._reward(batch)
         for when in ("", "next_"):
             batch |= columns(self.actor.encoders.moved(kept(batch, when), self.generator), when)
-            batch[f"{when}c"] = self._judged(batch[f"{when}c"], kept(batch, when))
-        target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
-        values = self.critic(self._valued(batch["c"], batch["action"]))
-        loss = (self._importance(batch) * (values - target).square()).mean(1).sum()
-        descend(self.critic_optimizer, loss + self._critic_regulariser(batch, values))
+        batch["next_noise"] = self._noise(batch["action"].shape)
+        some: Tensor | None = None  # of the targets; all
+        if config.target_critics < config.critics:
+            some = torch.randperm(config.critics, generator=self.generator, device=self.device)[: config.target_critics]
+        parts = [self.learners.cut(batch, place)[0] for place in range(len(self.learners.mine))]
+        for part in parts:
+            for when in ("", "next_"):
+                part[f"{when}c"] = self._judged(part[f"{when}c"], kept(part, when))
+        metrics = self._step(self.critic_optimizer, self.critic, lambda part: self._critic_loss(part, some), parts)
         self.gradient_steps += 1
-        metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
-            metrics |= self._update_actor(batch)
+            metrics |= self._update_actor(parts)
         follow(self.target_critic, self.critic, config.tau)
         if config.deterministic:
             follow(self.target_actor, self.actor, config.tau)
         return metrics
 
+    def _step(self, optimizer: torch.optim.Optimizer, network: nn.Module, loss: Loss, parts: list[Batch]) -> Batch:
+        """One step of all learners down the mean of that loss over a batch, of which mine are these parts."""
+
+        def own(place: int, _: int) -> tuple[Tensor, Batch]:
+            value, more = loss(parts[place])
+            share = len(parts[place]["action"]) / self.config.batch_size
+            return value * share, {name: shown * share for name, shown in more.items()}
+
+        told = self.learners.gradient(own, [*network.parameters()])
+        optimizer.step()
+        return told
+
+    def _critic_loss(self, batch: Batch, some: Tensor | None) -> tuple[Tensor, Batch]:
+        """Of the critics, whose targets are those of `some`; and what is shown of it."""
+        target = batch["reward"] + batch["discount"] * (~batch["lost"]) * self._next_value(batch, some)
+        values = self.critic(self._valued(batch["c"], batch["action"]))
+        loss = (self._importance(batch) * (values - target).square()).mean(1).sum()
+        return loss + self._critic_regulariser(batch, values), {"loss": loss.detach()}
+
     @torch.no_grad()
-    def _next_value(self, batch: Batch) -> Tensor:
-        """What the targets say about the states that followed, (b,): the smallest of a random subset of critics."""
-        config = self.config
+    def _next_value(self, batch: Batch, some: Tensor | None) -> Tensor:
+        """What `some` targets say about the states that followed, (b,): the smallest of them; None: of all."""
+        config, noise = self.config, batch["next_noise"]
         if config.deterministic:
             action = torch.tanh(self.target_actor(self.seen_norm(batch["next_x"]), kept(batch, "next_")))
             limit = 2.0 * config.smoothing
-            action = (action + (config.smoothing * self._noise(action.shape)).clamp(-limit, limit)).clamp(-1.0, 1.0)
+            action = (action + (config.smoothing * noise).clamp(-limit, limit)).clamp(-1.0, 1.0)
             penalty = torch.zeros(len(action), device=self.device)
         else:
-            action, log_prob = self._sample(batch["next_x"], kept(batch, "next_"))
+            action, log_prob = self._sample(batch["next_x"], kept(batch, "next_"), noise)
             penalty = self.log_alpha.exp() * log_prob
         values = self.target_critic(self._valued(batch["next_c"], action))
-        if config.target_critics < config.critics:
-            chosen = torch.randperm(config.critics, generator=self.generator, device=self.device)
-            values = values[chosen[: config.target_critics]]
-        smallest: Tensor = values.amin(0)
+        smallest: Tensor = (values if some is None else values[some]).amin(0)
         return smallest - penalty
 
-    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
+    def _update_actor(self, parts: list[Batch]) -> Batch:
         """A step up the critics' mean (TD3: the first critic), and SAC's entropy weight towards its target."""
         config = self.config
+        if not config.deterministic:
+            noise = self._noise(torch.Size((config.batch_size, self.env.action_size)))
+            for place, part in enumerate(parts):
+                part |= self.learners.cut({"noise": noise}, place)[0]
         self.critic.requires_grad_(False)
+        told = self._step(self.actor_optimizer, self.actor, self._actor_loss, parts)
+        self.critic.requires_grad_(True)
         if config.deterministic:
+            return {}
+        self.log_alpha.grad = -(told["log_prob"] + config.target_entropy * self.env.action_size)
+        self.alpha_optimizer.step()
+        return {"alpha": self.log_alpha.detach().exp()}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Batch]:
+        """Of the actor; and the log density of what it does."""
+        if self.config.deterministic:
             action = self.mean(batch["x"], kept(batch))
             loss = -self.critic(self._valued(batch["c"], action))[0].mean()
-            descend(self.actor_optimizer, loss + self._actor_regulariser(batch))
-        else:
-            action, log_prob = self._sample(batch["x"], kept(batch))
-            value = self.critic(self._valued(batch["c"], action)).mean(0)
-            loss = (self.log_alpha.detach().exp() * log_prob - value).mean()
-            descend(self.actor_optimizer, loss + self._actor_regulariser(batch))
-            wanted = config.target_entropy * self.env.action_size
-            descend(self.alpha_optimizer, -self.log_alpha * (log_prob.detach().mean() + wanted))
-        self.critic.requires_grad_(True)
-        return {} if config.deterministic else {"alpha": self.log_alpha.detach().exp()}
+            return loss + self._actor_regulariser(batch), {}
+        action, log_prob = self._sample(batch["x"], kept(batch), batch["noise"])
+        value = self.critic(self._valued(batch["c"], action)).mean(0)
+        loss = (self.log_alpha.detach().exp() * log_prob - value).mean()
+        return loss + self._actor_regulariser(batch), {"log_prob": log_prob.detach().mean()}
 
     def _set_schedule(self) -> None:
         config, done = self.config, self.iteration / self.iterations

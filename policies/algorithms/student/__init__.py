@@ -27,7 +27,7 @@ from policies.algorithms import Algorithm, algorithm_for, recipes_of
 from policies.algorithms.ppo import PpoConfig, beyond
 from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.league import League, network_state, with_weights
-from policies.algorithms.ppo.tutor import Lesson, Tutor, answer
+from policies.algorithms.ppo.tutor import Lesson, Tutor, answer, tutored
 from policies.algorithms.student.gaze import Gaze
 from policies.algorithms.student.practice import practising
 from policies.models.controller import FeaturePolicy, Policy
@@ -88,8 +88,11 @@ class StudentConfig(PpoConfig):
                 "needs algorithm.gaze_steps >= 0 and detector_steps >= 1000, got "
                 f"{self.gaze_steps} and {self.detector_steps}"
             )
-        if self.parts > 1:
-            raise ValueError("a student learns in one process: algorithm.parts is ppo's")
+        if self.parts > 1 and (not self.teacher or self.league or self.eyes == "detector" or self.workers != 1):
+            raise ValueError(
+                f"algorithm.parts={self.parts} cut a student's lessons alone: they go with algorithm.teacher=FILE, "
+                "eyes=encoder, league=false and workers=1"
+            )
         if self.bound:
             raise ValueError("algorithm.bound is ppo's: a student's practice has algorithm.practice_bound")
         if self.practice_steps < 0 or self.practice_rate <= 0.0 or not 0.0 <= self.practice_bound <= 2.0:
@@ -125,7 +128,7 @@ class Student:
 
     Config = StudentConfig
     needs: tuple[type, ...] = (HasTeacher,)
-    takes: tuple[str, ...] = ("agents",)
+    takes: tuple[str, ...] = ("agents", "learners")
 
     def __init__(self, task: Any, config: StudentConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.seed, self.device = task, config, seed, device
@@ -190,25 +193,23 @@ class Student:
         self.content = content
         commanded = Tutor([teacher], self.student.task, 1).columns  # says what does not fit
         if self._gazes and len(commanded) < size(self.task.commands):
+            if self.config.parts > 1:
+                raise ValueError(f"algorithm.parts={self.config.parts}: nobody learns to look first, set gaze_steps=0")
             self.gaze = Gaze(self.task, teacher, self.config.gaze_steps, self.config.threads, self.seed)
         else:
             self._listen()
 
     def _listen(self) -> None:
         """Begin to learn from the teacher, and from who looks."""
-        files = [PolicyFile.from_bytes(self.content, self.config.teacher or "the teacher")]
-        names: Mapping[str, str] = {}
+        contents, names = {self.config.teacher or "the teacher": self.content}, dict[str, str]()
         if self.looks:
-            files.append(PolicyFile.from_bytes(self.looks, "who looks"))
-            names = self.task.remembered
-        student, inherits = self.student, self.config.network == "tracking_gru" and self.config.inherit
-        tutor = Tutor(files, student.task, self.config.num_envs, names)
+            contents["who looks"], names = self.looks, self.task.remembered
+        student, tutor = self.student, tutored(contents, self.student.task, names)
         if isinstance(student, Fused):
-            student.hear(tutor)
-            return
-        student.tutor = tutor
-        if inherits:
-            student.begin_with(files[0], self.content, self.task.teacher_task())
+            return student.hear(tutor(self.config.num_envs))
+        student.hear(tutor)
+        if self.config.network == "tracking_gru" and self.config.inherit:
+            student.begin_with(tutor(1).policies[0], self.content, self.task.teacher_task())
 
     def _play(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """What the teacher does as an opponent; what it does not command is zero."""

@@ -23,9 +23,11 @@ from policies.algorithms.bc import check
 from policies.algorithms.vla.auxiliary import Auxiliary
 from policies.algorithms.vla.heads import HEADS, Head
 from policies.learning import cosine
+from policies.learning.buffers import Batch
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
-from policies.learning.encoders import shifted
+from policies.learning.encoders import columns, kept, shifted
 from policies.learning.networks import Stateful, learned
+from policies.learning.parallel.learners import Learners
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowConfig
 from policies.learning.vla.kinds import final
@@ -66,6 +68,7 @@ class VlaConfig(Shown):
     pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)  # in the place of the network
     updates: int = 4500
     batch_size: int = 64
+    shares: int = 0  # of each batch, that learners have: see `policies.learning.parallel`; 0: 1 each
     micro_batch: int = 0  # of a batch at a time, its gradients added up; 0: all of it
     learning_rate: float = 2e-3
     weight_decay: float = 1e-3
@@ -98,6 +101,8 @@ class VlaConfig(Shown):
             )
         if self.tokens not in KINDS:
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
+        if not 0 <= self.shares <= self.batch_size:
+            raise ValueError(f"shares of a batch must be in 0..{self.batch_size} (batch_size), got {self.shares}")
         if self.micro_batch < 0:
             raise ValueError(f"micro_batch must not be negative, got {self.micro_batch}")
         if self.tokens == "fast" and self.network.parallel and not self.pretrained.folder:
@@ -114,7 +119,8 @@ class Vla(Stateful):
 
     Config = VlaConfig
     needs: tuple[type, ...] = (HasWords,)
-    takes: tuple[str, ...] = ("tokens",)
+    takes: tuple[str, ...] = ("tokens", "learners")
+    parts = "shares"  # its setting
     state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
     state_values = ("seed", "done")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
@@ -125,6 +131,7 @@ class Vla(Stateful):
         if not config.pretrained.folder:
             check(task, device)
         self.task, self.config, self.seed, self.done = task, config, seed, 0
+        self.learners = Learners(config.shares or 1)
         self.generator = torch.Generator().manual_seed(seed)
         (self.told,) = spec.tokens(task.policy)
         self._seen: tuple[list[Episode], Demonstrations] | None = None
@@ -137,11 +144,14 @@ class Vla(Stateful):
         learning = learned(self.policy)
         if self._telling:
             self.state_parts, learning = (*self.state_parts, "auxiliary"), [*learning, *learned(self.auxiliary)]
+        self.learning = learning
         self.optimizer = torch.optim.AdamW(learning, config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(self) -> Iterator[dict[str, float]]:
         if self.done < self.config.updates:  # who is resumed behind the last need not be shown anything
             yield from self._clone()
+        if not self.learners.first:
+            return
         if told := final(self.task, self.controller(), self.config.pretrained, self.seed):
             yield {"progress": 1.0, "env_steps": 0.0, **told}
 
@@ -155,7 +165,7 @@ class Vla(Stateful):
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
         total, since = torch.zeros(()), 0
-        while self.done < self.config.updates:
+        while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * rate
@@ -168,6 +178,7 @@ class Vla(Stateful):
             if self.done == self.config.updates:
                 self._settle(shown, sentences, weight)
             if self.done % REPORT == 0 or self.done == self.config.updates:
+                self.learners.agree([*self.learning, shown.numbers])
                 yield {
                     "progress": self.done / self.config.updates,
                     "env_steps": 0.0,
@@ -177,14 +188,19 @@ class Vla(Stateful):
                 total, since = torch.zeros(()), 0
 
     def _descend(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
-        """One update with these samples (n,), a micro-batch at a time; their loss."""
-        whole = torch.zeros(())
-        self.optimizer.zero_grad()
+        """One update with these samples (n,), a micro-batch at a time; their loss.
+
+        Each learner draws all that is random; the gradients are of the rows of its shares.
+        """
         with enough():
-            for rows in index.split(self.config.micro_batch or len(index)):
-                loss = self._loss(shown, sentences, rows) * (len(rows) / len(index))
-                loss.backward()
-                whole += loss.detach()
+            drawn = [self._drawn(shown, sentences, rows) for rows in index.split(self.config.micro_batch or len(index))]
+
+            def own(place: int, piece: int) -> tuple[Tensor, dict[str, Tensor]]:
+                batch, share = self.learners.cut(drawn[piece], place)
+                loss = self._loss(batch) * (share * (len(drawn[piece]["wanted"]) / len(index)))
+                return loss, {"loss": loss}
+
+            whole = self.learners.gradient(own, self.learning, len(drawn))["loss"]
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
             self.optimizer.step()
         return whole
@@ -217,8 +233,8 @@ class Vla(Stateful):
             self._seen = episodes, Demonstrations.of(episodes, self.task, self.config.horizon)
         return self._seen
 
-    def _loss(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
-        """Of some steps, some words of whose sentences are left out."""
+    def _drawn(self, shown: Told, sentences: Sentences, index: Tensor) -> Batch:
+        """Some steps, with what is random: which words of a sentence are left out, what is measured and seen."""
         generator, config = self.generator, self.config
         words, there = sentences.draw(shown.asked[index], generator)
         unheard = torch.rand(there.shape, generator=generator) < config.unheard
@@ -227,11 +243,17 @@ class Vla(Stateful):
         numbers = numbers + config.jitter * self.policy.deviation * torch.randn(numbers.shape, generator=generator)
         shift = config.network.sight.shift
         pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
-        told = self.policy.tell(words, there & ~unheard)
-        seen = self.head.see(self.policy, told, numbers, pictures)
-        loss = self.head.loss(self.policy, seen, shown.wanted[index], generator)
+        drawn = self.head.draw(self.policy, len(index), generator)
+        said = {"words": words, "there": there & ~unheard, "numbers": numbers, "drawn": drawn}
+        return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Of that."""
+        told = self.policy.tell(batch["words"], batch["there"])
+        seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
+        loss = self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
         if self._telling:
-            loss = loss + config.auxiliary * self.auxiliary.loss(self.head.start(seen), shown.truth[index])
+            loss = loss + self.config.auxiliary * self.auxiliary.loss(self.head.start(seen), batch["truth"])
         return loss
 
     @torch.no_grad()

@@ -52,7 +52,10 @@ class Head(Protocol):
     def width(self, policy: Any) -> int:
         """Of them."""
 
-    def loss(self, policy: Any, seen: Any, wanted: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, policy: Any, n: int, generator: torch.Generator) -> Tensor:
+        """The random numbers (n, ...) that the loss of so many takes."""
+
+    def loss(self, policy: Any, seen: Any, wanted: Tensor, drawn: Tensor) -> Tensor:
         """Of what is wanted (n, k) where that is seen."""
 
     def settle(self, policy: Any, told: Told, numbers: Tensor, pictures: Pictures) -> None:
@@ -103,7 +106,11 @@ class TokenHead:
         assert isinstance(policy, TinyVla)
         return policy.config.width
 
-    def loss(self, policy: Speaking, seen: Any, wanted: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, policy: Speaking, n: int, generator: torch.Generator) -> Tensor:
+        """None."""
+        return torch.zeros(n, 0)
+
+    def loss(self, policy: Speaking, seen: Any, wanted: Tensor, drawn: Tensor) -> Tensor:
         """Nats per chunk; the softened labels of bins do not let it fall below their own entropy."""
         if self.tokens.end is not None:
             return -policy.evaluate(seen, wanted).log_probability.sum(1).mean()
@@ -146,9 +153,13 @@ class FlowHead:
     def width(self, policy: TinyFlow) -> int:
         return policy.observed
 
-    def loss(self, policy: TinyFlow, seen: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, policy: TinyFlow, n: int, generator: torch.Generator) -> Tensor:
+        """Times and noise."""
+        return policy.draw(n, generator)
+
+    def loss(self, policy: TinyFlow, seen: Tensor, wanted: Tensor, drawn: Tensor) -> Tensor:
         """Mean squared error of the velocity from noise to the chunk."""
-        return policy.loss(seen, wanted, generator)
+        return policy.loss(seen, wanted, drawn)
 
     @torch.no_grad()
     def settle(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> None:

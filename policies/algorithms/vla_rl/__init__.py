@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class VlaRlConfig:
     critic_learning_rate: float = 1e-3
     critic_passes: int = 12  # per iteration
     critic_alone: int = 2  # iterations at the beginning in which only the critic learns, of gae
+    shares: int = 0  # of each batch, that learners have; 0: 1 each
     epochs: int = 2  # passes over the chunks of an iteration
     batch_size: int = 256
     learning_rate: float = 5e-5  # at first; a tenth of it in the end, and less or more by target_kl
@@ -82,6 +83,10 @@ class VlaRlConfig:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.shares <= self.batch_size:
+            raise ValueError(f"shares of a batch must be in 0..{self.batch_size} (batch_size), got {self.shares}")
+        if self.clone.shares:
+            raise ValueError("set algorithm.shares, which is the clone's, too, not algorithm.clone.shares")
         if self.advantage not in ADVANTAGES:
             raise ValueError(f"advantage {self.advantage!r} is not one of {', '.join(ADVANTAGES)}")
         if self.advantage == "grpo" and not 2 <= self.group <= self.episodes:
@@ -102,13 +107,15 @@ class VlaRl(Stateful):
 
     Config = VlaRlConfig
     needs: tuple[type, ...] = (HasWords,)
-    takes: tuple[str, ...] = ("tokens",)
+    takes: tuple[str, ...] = ("tokens", "learners")
+    parts = "shares"  # its setting
     state_parts = ("cloning", "improvement", "insight", "potential", "critic", "curriculum")
     state_values = ("seed", "iteration", "env_steps", "ready", "started")
 
     def __init__(self, task: HasWords, config: VlaRlConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.seed = task, config, seed
-        self.cloning = Vla(task, config.clone, seed, device)
+        self.cloning = Vla(task, replace(config.clone, shares=config.shares), seed, device)
+        self.learners = self.cloning.learners
         self.started = ""  # SHA-256 of the checkpoint that it began with
         if config.start:
             self.started = take(self.cloning.average, config.start)
@@ -121,7 +128,7 @@ class VlaRl(Stateful):
         if not isinstance(tokens, BinTokens):
             raise ValueError("vla_rl tries neighbouring bins, which FAST tokens have not: algorithm.clone.tokens=bins")
         blur = blurred(tokens, config.blur)
-        self.improvement = Improvement(self.cloning.average, config, blur)
+        self.improvement = Improvement(self.cloning.average, config, blur, self.learners)
         self.insight = Insight(task)
         self.potential = Progress(self.insight.size, self.generator)
         judged = self.insight.size + len(task.instructions) + 1
@@ -142,11 +149,13 @@ class VlaRl(Stateful):
         rows = min(config.num_envs, config.episodes)
         with closing(make_env(self.task, rows, stream(self.seed, SPEAKING))) as env:
             practice = Practice(self.task, env, self.insight, config.clone.horizon)
-            while self.iteration < config.iterations:
+            while self.learners.more(self.iteration < config.iterations):
                 metrics = self._iterate(practice)
                 self.iteration += 1
                 done = begun + (1.0 - begun) * self.iteration / config.iterations
                 yield {"progress": done, "env_steps": float(self.env_steps), **metrics}
+        if not self.learners.first:
+            return
         if told := final(self.task, self.controller(), config.clone.pretrained, self.seed):
             yield {"progress": 1.0, "env_steps": float(self.env_steps), **told}
 

@@ -16,6 +16,7 @@ from policies.algorithms import LearningError
 from policies.algorithms.vla_rl.practice import Chunks
 from policies.learning import cosine
 from policies.learning.networks import Stateful, learned
+from policies.learning.parallel.learners import Learners
 from policies.learning.vla.kinds import Speaking
 from policies.learning.vla.shown import Sentences
 
@@ -36,7 +37,8 @@ class Improvement(Stateful):
     state_parts = ("policy", "average", "optimizer")
     state_values = ("factor",)
 
-    def __init__(self, clone: Speaking, config: VlaRlConfig, blur: Tensor) -> None:
+    def __init__(self, clone: Speaking, config: VlaRlConfig, blur: Tensor, learners: Learners) -> None:
+        self.learners = learners
         self.clone, self.config, self.blur = clone, config, blur
         self.policy, self.average = copy.deepcopy(clone), copy.deepcopy(clone)
         self.optimizer = torch.optim.AdamW(
@@ -89,6 +91,7 @@ class Improvement(Stateful):
                 continue
             break
         told = {name: float(torch.stack([m[name] for m in found if name in m]).mean()) for name in found[0]}
+        self.learners.agree([*learned(self.policy), chunks.numbers, chunks.logs])
         self._adapt(told["kl"], float(found[-1]["kl"]))
         return {**told, "learning_rate": self.optimizer.param_groups[0]["lr"], "disagreement": apart}
 
@@ -106,20 +109,21 @@ class Improvement(Stateful):
         advantage: Tensor,
         clone: Tensor | None,
     ) -> dict[str, Tensor]:
-        """The gradient of the chunks `rows`, a micro-batch at a time; what is told of them."""
-        told: dict[str, Tensor] = {}
-        self.optimizer.zero_grad()
-        for some in rows.split(self._at_once(len(rows))):
+        """The gradient of the chunks `rows`, a micro-batch at a time; what is told of them. Mine are of my shares."""
+        pieces = rows.split(self._at_once(len(rows)))
+
+        def own(place: int, piece: int) -> tuple[Tensor, dict[str, Tensor]]:
+            cut, share = self.learners.cut({"rows": pieces[piece]}, place)
+            some, share = cut["rows"], share * (len(pieces[piece]) / len(rows))
             likely = self._judged(self.policy, chunks, sentences, said, some)
             loss, metrics = self._loss(likely, chunks.tokens[some], log[some], advantage[some])
             if clone is not None:
                 away = _divergence(likely, clone[some])
                 loss = loss + self.config.anchor * away
                 metrics["clone_kl"] = away.detach()
-            share = len(some) / len(rows)
-            (loss * share).backward()
-            told = {name: value * share + told.get(name, 0.0) for name, value in metrics.items()}
-        return told
+            return loss * share, {name: value * share for name, value in metrics.items()}
+
+        return self.learners.gradient(own, learned(self.policy), len(pieces))
 
     def _judged(self, policy: Speaking, chunks: Chunks, sentences: Sentences, said: Tensor, rows: Tensor) -> Tensor:
         pictures = {name: shown[rows] for name, shown in chunks.pictures.items()}

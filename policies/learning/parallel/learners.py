@@ -1,13 +1,15 @@
 """Several learners that share one update: what an algorithm asks for.
 
-Its worlds and each of its minibatches are cut into parts, each with random numbers of its own. A learner has some of
-them. What depends on all (gradients, and what is usual of observations, values and advantages) is summed over the
-parts, always in the same order: so the result is that of one process that has all parts, whoever has which.
+Each of its minibatches is cut into parts. A learner has some of them. Gradients are summed over the parts, always in
+the same order: so the result is that of one process that has all parts, whoever has which. There are two ways to that.
+Either worlds are cut, too, each part has random numbers of its own, and what is usual of observations, values and
+advantages is summed as well. Or all learners do the same, draw the same, and `cut` their batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +24,12 @@ from policies.runner import checkpoint
 State = dict[str, Any]
 Loss = Callable[[int, int], tuple[Tensor, Mapping[str, Tensor]]]
 T = TypeVar("T")
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the size of a number
 GO, STATE, END = 1, 2, 3  # what the first one says to the others
+
+
+class DismissedError(Exception):
+    """The first learner says that it is over."""
 
 
 class Learners:
@@ -52,6 +59,16 @@ class Learners:
             return [seed]
         return [int(np.random.SeedSequence([seed, part]).generate_state(1)[0]) for part in self.mine]
 
+    def cut(self, batch: Mapping[str, Tensor], place: int) -> tuple[dict[str, Tensor], float]:
+        """The rows (n, ...) of a batch that are of one of my parts, and their share of it.
+
+        All learners have the whole batch. Where it has fewer rows than parts, some have another's row, as none of it.
+        """
+        count, part = len(next(iter(batch.values()))), self.mine[place]
+        first, end = part * count // self.parts, (part + 1) * count // self.parts
+        rows = slice(first, end) if end > first else slice(0, 1)
+        return {name: values[rows] for name, values in batch.items()}, (end - first) / count
+
     def all(self, own: Sequence[Tensor]) -> Tensor:
         """What each of my parts has, tensors of one shape, of all parts: (parts, ...)."""
         found = self.group.gathered(torch.stack([*own, *[own[0]] * (self._places - len(own))]))
@@ -61,52 +78,63 @@ class Learners:
         """What it returns for 0, 1, ... below `many`, in my threads if I have some."""
         return self._threads.map(work, many) if self._threads else [work(k) for k in range(many)]
 
-    def gradient(self, loss: Loss, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    def gradient(self, loss: Loss, parameters: Sequence[Tensor], pieces: int = 0) -> dict[str, Tensor]:
         """Leave in `grad` that of the sum over all parts of `loss`, told the place of one among mine and the piece.
 
-        What `loss` returns besides are single numbers, whose sums these are.
+        What `loss` returns besides are single numbers, whose sums these are. `pieces`: of each part here, if not as
+        many as usual; without threads one after the other, whose gradients are not all kept.
         """
+        pieces = pieces or self.pieces
+        if not self._threads:
+            return _alone(loss, parameters, pieces)
         names: list[str] = []
+        used: list[Tensor] = []
 
         def one(unit: int) -> Tensor:
-            value, more = loss(*divmod(unit, self.pieces))
-            gradients = torch.autograd.grad(value, parameters)
-            names[:] = more
-            return torch.cat([*(g.reshape(-1) for g in gradients), *(v.detach().reshape(1) for v in more.values())])
+            value, more = loss(*divmod(unit, pieces))
+            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+            found = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+            names[:], used[:] = more, [p for p, _ in found]
+            return torch.cat([*(g.reshape(-1) for _, g in found), *(v.detach().reshape(1) for v in more.values())])
 
-        units = self.map(one, len(self.mine) * self.pieces)
-        made = [_sum(units[k : k + self.pieces]) for k in range(0, len(units), self.pieces)]
+        units = self._threads.each(one, len(self.mine) * pieces)
+        made = [_sum(itertools.islice(units, pieces)) for _ in self.mine]
         own = torch.stack([*made, *[torch.zeros_like(made[0])] * (self._places - len(made))])
         total, begin = self.group.summed(own, self._order), 0
         for parameter in parameters:
+            parameter.grad = None
+        for parameter in used:
             # It must lie in memory as the parameter does: torch's fused optimizers are silently wrong otherwise.
             part = total[begin : begin + parameter.numel()].view(parameter.shape)
             parameter.grad = torch.empty_like(parameter).copy_(part)
             begin += parameter.numel()
         return dict(zip(names, total[begin:], strict=True))
 
-    def agree(self, parameters: Sequence[Tensor]) -> None:
-        """LostLearnerError unless all have the same weights, to the last bit: each steps by itself."""
+    def agree(self, values: Sequence[Tensor]) -> None:
+        """LostLearnerError unless all have the same weights and data, to the last bit: each steps by itself."""
         if self.group.count == 1:
             return
-        sums = [p.detach().view(torch.int32).sum(dtype=torch.int64).cpu() for p in parameters]
+        sums = [v.detach().reshape(-1).view(BITS[v.element_size()]).sum(dtype=torch.int64).cpu() for v in values]
         if len(self.group.gathered(torch.stack(sums)).unique(dim=0)) > 1:
-            raise LostLearnerError("the learners' weights are no longer the same: are their processors of one kind?")
+            raise LostLearnerError("the learners are no longer the same: are their processors of one kind?")
 
-    def more(self, wanted: bool, own: Callable[[], list[State]]) -> bool:
-        """Whether there is an iteration to do. The first one decides; the others serve it until it has.
+    def more(self, wanted: bool, own: Callable[[], list[State]] | None = None) -> bool:
+        """Whether there is an iteration to do. The first one decides. DismissedError: it is over, for another.
 
-        `own`: the states of my parts.
+        `own`: the states of my parts, which the others give to the first one when it asks, also after the last
+        iteration; None where it knows all.
         """
-        if self.group.count == 1:
+        if self.group.count == 1 or (not own and not wanted):
             return wanted
         if self.first:
             if wanted:
                 self.group.told(GO)
             return wanted
-        while (said := self.group.told()) == STATE:
+        while (said := self.group.told()) == STATE and own:
             self.group.sent(checkpoint.dumps({"parts": own()}))
-        return said == GO
+        if said != GO:
+            raise DismissedError
+        return True
 
     def states(self, own: list[State]) -> list[State]:
         """Of all parts, for the first one, which alone asks, between two iterations or at the end."""
@@ -118,10 +146,22 @@ class Learners:
         return own
 
 
-def _sum(values: Sequence[Tensor]) -> Tensor:
+def _alone(loss: Loss, parameters: Sequence[Tensor], pieces: int) -> dict[str, Tensor]:
+    """`Learners.gradient` of the only part: the same bits, without copies."""
+    told: dict[str, Tensor] = {}
+    for parameter in parameters:
+        parameter.grad = None
+    for piece in range(pieces):
+        value, more = loss(0, piece)
+        value.backward()
+        told = {name: shown.detach() + told.get(name, 0.0) for name, shown in more.items()}
+    return told
+
+
+def _sum(values: Iterator[Tensor]) -> Tensor:
     """One after the other."""
-    total, *rest = values
-    for value in rest:
+    total = next(values)
+    for value in values:
         total = total + value
     return total
 
@@ -130,3 +170,9 @@ def dismissed(group: Group) -> None:
     """Tell the others that it is over."""
     if group.count > 1 and group.rank == 0:
         group.told(END)
+
+
+def waited(group: Group) -> None:
+    """Until the first one says that."""
+    while group.told() != END:
+        pass

@@ -6,7 +6,7 @@ times as fast as one; two parts of a batch are 1.8 times as fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -24,6 +24,10 @@ class TorchThreads:
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) if threads > 1 else None
         )
 
+    def each(self, function: Callable[[int], T], parts: int) -> Iterator[T]:
+        """What it returns for 0, 1, ... below `parts`; by one thread, when it is asked for."""
+        return self._pool.map(function, range(parts)) if self._pool else map(function, range(parts))
+
     def map(self, function: Callable[[int], T], parts: int) -> list[T]:
-        """What it returns for 0, 1, ... below `parts`."""
-        return list(self._pool.map(function, range(parts)) if self._pool else map(function, range(parts)))
+        """The same, all of it."""
+        return [*self.each(function, parts)]

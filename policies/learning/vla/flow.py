@@ -101,13 +101,19 @@ class TinyFlow(Looking):
             x, _ = block(x, attended, prefix.there, False)
         return torch.cat([numbers, told.heard, self.last(x).flatten(1)], 1)
 
-    def loss(self, observation: Tensor, chunk: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """Times and noise for so many chunks (n, draws, 1 + horizon * actions)."""
+        time = torch.rand(self.flow.draws * n, 1, generator=generator)
+        noise = torch.randn((self.flow.draws * n, self.chunk[0] * self.chunk[1]), generator=generator)
+        return torch.cat([time, noise], 1).view(self.flow.draws, n, -1).transpose(0, 1)
+
+    def loss(self, observation: Tensor, chunk: Tensor, drawn: Tensor) -> Tensor:
         """Mean squared error of the velocity on the way from noise to chunks (n, horizon * actions)."""
         measured = (observation[:, : self.numbers] - self.mean) / self.deviation
         seen = torch.cat([measured, observation[:, self.numbers :]], 1)
         seen, chunk = (some.repeat(self.flow.draws, 1) for some in (seen, chunk))
-        time = torch.rand(len(seen), generator=generator)
-        noise = torch.randn(chunk.shape, generator=generator)
+        time, noise = drawn.transpose(0, 1).flatten(0, 1).tensor_split([1], 1)
+        time = time[:, 0]
         x = torch.lerp(noise, chunk, time[:, None])
         return F.mse_loss(self.velocity(torch.cat([seen, x, embed(time)], -1)), chunk - noise)
 

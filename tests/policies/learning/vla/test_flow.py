@@ -48,7 +48,7 @@ def learned(encoder):
     chunk = torch.from_numpy(side[:, None].repeat(4, 1).astype(np.float32))
     generator, optimizer = torch.Generator().manual_seed(0), torch.optim.AdamW([*policy.parameters()], 4e-3)
     for step in range(300):
-        loss = policy.loss(observed(policy, encoder, sentences, step), chunk, generator)
+        loss = policy.loss(observed(policy, encoder, sentences, step), chunk, policy.draw(len(chunk), generator))
         optimizer.zero_grad()
         loss.backward()
         clip_grad_norm_(policy.parameters(), 1.0)
