@@ -1,8 +1,10 @@
-"""Settings for all tests: hypothesis without time limits and with the same examples on every machine."""
+"""Settings for all tests: hypothesis without time limits and with the same examples everywhere; what is thinned."""
 
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Hashable
+from typing import Any
 
 import hypothesis
 import pytest
@@ -21,7 +23,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--hil-policy", default=None, help="the policy file that was exported to that board")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests begin first: then no worker is at work long after the others have nothing to do."""
+    """Of matrices marked `thinned` all but a covering set are `long`.
+
+    Files with slow tests begin first: then no worker is at work long after the others have nothing to do.
+    """
+    matrices = defaultdict[Any, list[Any]](list)
+    for item in items:
+        if item.get_closest_marker("thinned") and not item.get_closest_marker("long"):
+            matrices[item.path, item.name.partition("[")[0]].append(item)
+    for variants in matrices.values():
+        taken = covering(variants)
+        for k, item in enumerate(variants):
+            if k not in taken:
+                item.add_marker(pytest.mark.long)
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def covering(variants: list[Any]) -> set[int]:
+    """Which of them to take, so that each value of each parameter is there once; or, of `thinned(n)`, n evenly spread.
+
+    Greedy: always one of those that bring the most new values, and of these one whose values are taken least often.
+    """
+    (few,) = variants[0].get_closest_marker("thinned").args or (0,)
+    if few:
+        return {k * len(variants) // few for k in range(few)}
+    values = [{(name, known(value)) for name, value in item.callspec.params.items()} for item in variants]
+    missing, often, taken = set[Any]().union(*values), Counter[Any](), set[int]()
+    while missing:
+        best = max(range(len(values)), key=lambda k: (len(values[k] & missing), -sum(often[v] for v in values[k])))
+        taken.add(best)
+        missing -= values[best]
+        often.update(values[best])
+    return taken
+
+
+def known(value: object) -> object:
+    """The same for the same value, which may be an array."""
+    return (type(value), value) if isinstance(value, Hashable) else id(value)

@@ -1,10 +1,14 @@
-"""`make test`: first what may run side by side, on all cores; then what is timed against the clock, one by one.
+"""`make test`: what may run side by side, on all cores; and what is timed against the clock, one by one.
 
 `python tests/stages.py [all] [WORDS FOR PYTEST]`; `all` means the long ones, too. What failed in both is named in the
 end, and the last line, which has the form of pytest's, adds them up.
 
+What is timed mostly waits. Where the system has an idle class (Linux), the others fill that time: there they get a core
+only while nothing that is timed wants it. Elsewhere, and on one core, one stage follows the other.
+
 A machine that others use stands still now and then, for longer than a deadline. So a few timed tests that fail are
-run once more; what passes then is no failure, and is named as UNSTEADY. What is not timed has one try.
+run once more, when nothing else runs; what passes then is no failure, and is named as UNSTEADY. What is not timed has
+one try.
 """
 
 import os
@@ -13,6 +17,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +29,7 @@ FAILURE = re.compile(r"(?:FAILED|ERROR) (.+?)(?: - .*)?")
 MOST = 8  # workers; each takes 1 GB and more, and files stay together
 TESTS_FAILED, NONE_SELECTED = 1, 5  # pytest's exit statuses; one of the stages may have none of the given tests
 FEW = 3  # timed tests that fail; more of them are no accident
+SIDE_BY_SIDE, TIMED = "side by side", "timed"
 
 
 def commands(cores: int, everything: bool, words: list[str]) -> dict[str, list[str]]:
@@ -29,8 +37,8 @@ def commands(cores: int, everything: bool, words: list[str]) -> dict[str, list[s
     pytest, short = [sys.executable, "-m", "pytest"], "" if everything else " and not long"
     workers = ["-n", str(min(cores, MOST)), "--dist", "loadfile", "--no-loadscope-reorder"] if cores > 1 else []
     return {
-        "side by side": [*pytest, *workers, "-m", f"not timed{short}", *words],
-        "timed": [*pytest, "-m", f"timed{short}", *(words or marked("timed"))],
+        SIDE_BY_SIDE: [*pytest, *workers, "-m", f"not timed{short}", *words],
+        TIMED: [*pytest, "-m", f"timed{short}", *(words or marked("timed"))],
     }
 
 
@@ -40,20 +48,33 @@ def marked(name: str) -> list[str]:
     return [str(file) for file in files if f"mark.{name}" in file.read_text(encoding="utf-8")]
 
 
-def watched(command: list[str], counts: Counter[str], failures: list[str]) -> int:
-    """Run it, show what it prints, and add what its summary says; its exit status."""
+def shown(line: str) -> None:
+    """Print it at once."""
+    print(line, end="", flush=True)
+
+
+def watched(
+    command: list[str],
+    counts: Counter[str],
+    failures: list[str],
+    show: Callable[[str], None] = shown,
+    idle: bool = False,
+) -> int:
+    """Run it, show what it prints, and add what its summary says; its exit status. `idle`: on time nobody wants."""
     closed, line = False, "\n"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None
+        if idle:  # before it begins workers, which inherit it
+            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         for line in process.stdout:
-            print(line, end="", flush=True)
+            show(line)
             if found := CLOSING.fullmatch(line.strip()):
                 closed = True
                 counts.update({what: int(number) for number, what in COUNT.findall(found[1])})
             elif found := FAILURE.fullmatch(line.rstrip()):
                 failures.append(found[1])
     if not line.endswith("\n"):
-        print()
+        show("\n")
     if not closed:
         counts["error"] += 1
         failures.append(f"no closing line, exit status {process.returncode}")
@@ -84,23 +105,54 @@ def closing_line(counts: Counter[str], seconds: float) -> str:
     return text.center(80, "=")
 
 
+@dataclass
+class Stage:
+    """A stage, and what came of it."""
+
+    name: str
+    command: list[str]
+    counts: Counter[str] = field(default_factory=Counter[str])
+    failures: list[str] = field(default_factory=list[str])
+    status: int = 0
+
+    def run(self, show: Callable[[str], None] = shown, idle: bool = False) -> None:
+        """Once."""
+        show(f"== {self.name}\n")
+        self.status = watched(self.command, self.counts, self.failures, show, idle)
+
+
+def run(first: Stage, timed: Stage, beside: bool) -> None:
+    """Both, one beside the other or after it; what the second prints stands behind the first in any case."""
+    if beside:
+        kept: list[str] = []
+        with ThreadPoolExecutor(1) as other:
+            ended = other.submit(timed.run, kept.append)
+            first.run(idle=True)
+            ended.result()
+        shown("".join(kept))
+    else:
+        first.run()
+        timed.run()
+    if timed.status == TESTS_FAILED and len(timed.failures) <= FEW:
+        timed.status = again(timed.command, timed.counts, timed.failures)
+
+
 def main(words: list[str]) -> int:
     """The first exit status that is not zero."""
-    everything = words[:1] == ["all"]
-    began, counts, failures, statuses = time.monotonic(), Counter[str](), list[str](), list[int]()
-    for stage, command in commands(len(os.sched_getaffinity(0)), everything, words[everything:]).items():
-        print(f"== {stage}", flush=True)
-        found, failed = Counter[str](), list[str]()
-        status = watched(command, found, failed)
-        if stage == "timed" and status == TESTS_FAILED and len(failed) <= FEW:
-            status = again(command, found, failed)
-        statuses.append(status)
-        counts.update(found)
-        failures += failed
+    everything, cores = words[:1] == ["all"], len(os.sched_getaffinity(0))
+    began, counts, failures = time.monotonic(), Counter[str](), list[str]()
+    first, timed = [  # each keeps what failed last in a folder of its own: both write that when they end
+        Stage(name, [*command, "-o", f"cache_dir=.pytest_cache/{name.replace(' ', '_')}"])
+        for name, command in commands(cores, everything, words[everything:]).items()
+    ]
+    run(first, timed, beside=cores > 1 and hasattr(os, "SCHED_IDLE"))
+    for stage in (first, timed):
+        counts.update(stage.counts)
+        failures += stage.failures
     for name in failures:
         print(f"FAILED {name}")
     print(closing_line(counts, time.monotonic() - began))
-    return next((status for status in statuses if status), 0)
+    return first.status or timed.status
 
 
 if __name__ == "__main__":

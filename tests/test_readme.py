@@ -259,7 +259,9 @@ def test_the_readmes_numbers_stand_in_the_results() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "page"), [("Elevator", "docs/add.md"), ("Calm", "README.md")])
+@pytest.mark.parametrize(
+    ("name", "page"), [pytest.param("Elevator", "docs/add.md", marks=pytest.mark.long), ("Calm", "README.md")]
+)
 def test_worked_example_trains_and_flies(name: str, page: str, tmp_path: Path) -> None:
     task = f"{name.lower()}:{name}"
     (tmp_path / f"{name.lower()}.py").write_text(example(name, ROOT / page))

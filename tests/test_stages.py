@@ -100,6 +100,33 @@ def test_a_stage_that_does_not_come_to_its_end_is_an_error(staged):
     assert last.strip("=").startswith(" 1 passed, 1 error in ") and lines[-2] == "FAILED no closing line, exit status 9"
 
 
+ASKS = """
+import os
+
+def test_what_is_idle():
+    assert os.sched_getscheduler(0) == {0}
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE") or len(os.sched_getaffinity(0)) < 2, reason="nothing runs beside")
+def test_what_is_timed_has_the_cores_whenever_it_wants_them(staged):
+    asks = (
+        ASKS.format("os.SCHED_IDLE"),
+        ASKS.format(os.sched_getscheduler(0)).replace("def", MARKED.format("", "timed") + "def"),
+    )
+    status, last, lines = staged(dict(zip("ab", asks, strict=True)))
+    assert status == 0 and last.strip("=").startswith(" 2 passed in ")
+    assert lines.index("== side by side") < lines.index("== timed")
+
+
+def test_one_stage_follows_the_other_where_nothing_may_run_beside(monkeypatch, capsys):
+    first, second = (stages.Stage(name, [name]) for name in ("one", "two"))
+    told = []
+    monkeypatch.setattr(stages, "watched", lambda command, *_: told.append((command, _[-1])) or 0)
+    stages.run(first, second, beside=False)
+    assert told == [(["one"], False), (["two"], False)] and capsys.readouterr().out == "== one\n== two\n"
+
+
 def test_a_stage_without_tests_has_not_failed():
     counts, failures = Counter(), []
     done = [sys.executable, "-c", "print('=== no tests ran in 0.01s ==='); raise SystemExit(5)"]

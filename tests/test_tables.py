@@ -99,6 +99,7 @@ def fly(engine: Any, commands: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.stack([r[name] for r in read]) for name in STATES}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("task_name", "engine_name", "robot_name"), EVERYTHING)
 def test_engine_flies_every_task_and_robot(task_name: str, engine_name: str, robot_name: str):
     engine, begin, commands = start(task_name, engine_name, robot_name, 5)
@@ -208,10 +209,17 @@ def same(a: Any, b: Any) -> bool:
     return np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b
 
 
+# Who speaks takes ten seconds for each: test_vla.py, test_vla_rl.py and test_vla_flow.py, and for the file
+# learning/vla/test_controller.py, say the same of a toy.
+SPEAKING = [name for name in ALGORITHMS if HasWords in algorithm_class(name).needs]
+OFTEN = [pytest.param(name, marks=pytest.mark.long) if name in SPEAKING else name for name in ALGORITHMS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "online_sac"])  # which goes by the clock
+@pytest.mark.parametrize("name", [name for name in OFTEN if name != "online_sac"])  # which goes by the clock
 def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
-    whole, parts = learner(name), learner(name)
+    whole, parts, continued = learner(name), learner(name), learner(name, seed=1)
+    assert not same(continued.state_dict(), parts.state_dict())
     metrics = advance(whole, 2)
     assert all({"progress", "env_steps"} <= m.keys() and m.keys() & {"loss", "reward"} for m in metrics)
     assert all(isinstance(value, float) for m in metrics for value in m.values())
@@ -219,14 +227,14 @@ def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
 
     advance(parts, 1)
     checkpoint.save(tmp_path / "checkpoint.npz", parts.state_dict())
-    continued = learner(name, seed=1)  # whatever it drew must be overwritten
     continued.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
-    assert advance(continued, 1) == metrics[1:]
+    assert advance(continued, 1) == metrics[1:]  # whatever it drew itself was overwritten
     assert same(continued.state_dict(), whole.state_dict())
-    assert not same(learner(name, seed=1).state_dict(), learner(name).state_dict())
+    controller = whole.controller()
+    assert (controller.inputs, controller.outputs) == (whole.task.policy, whole.task.commands)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", OFTEN)
 def test_algorithm_exports_a_file_that_verifies(name: str, tmp_path):
     algorithm = learner(name)
     advance(algorithm, 1)

@@ -96,6 +96,7 @@ def test_both_learn_from_the_camera_and_c_sees_it_too(name: str, tmp_path: Path)
     check_compiled(policy)
 
 
+@pytest.mark.long  # test_car.py has them for one agent
 def test_the_commands(tmp_path):
     few = ["algorithm.total_steps=4096", "algorithm.num_envs=32", "algorithm.rollout_steps=32", "task.steps=60"]
     made = ["policies.train", "task=ball_game:BallGame", *few, f"out={tmp_path}/run", "evaluation_episodes=8"]

@@ -28,11 +28,11 @@ def test_values_are_as_in_yaml():
         (NEST.encode(), r"merge keys \(<<\) are not read"),
         (b"a: 1\nb: {c: 1, c: 2}", "'c' is given twice"),
         (b"a: \xff", "codec can't decode"),
-        (b"a: " + b":".join([b"1"] * 200_000), "a number is too long"),
+        (b"a: " + b":".join([b"1"] * 10_000), "a number is too long"),
         (b"a: " + b":".join([b"1"] * 300) + b".5", "a number is too long"),
         (b"a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
         (b"[" * 1_000_000, "more than 100 brackets are open"),
-        (b"- " * 100_000, "recursion"),
+        (b"- " * 10_000, "recursion"),
         (b"a: 2026-99-99", "month"),
     ],
 )

@@ -11,7 +11,9 @@ from sim.sysid import identify
 from sim.sysid.fit import Record, TooLittleExcitation, rotor_speeds
 from tests.identification_flights import fly, record, truth, wrong
 
-CASES = [("crazyflie", False), ("racer", False), ("crazyflie_decks", True), ("x500", True), ("stampfly", False)]
+CASES = [("crazyflie", False), ("x500", True)]
+CASES += [pytest.param(*one, marks=pytest.mark.long) for one in (("racer", False), ("crazyflie_decks", True))]
+CASES += [pytest.param("stampfly", False, marks=pytest.mark.long)]
 
 
 @settings(deadline=None, max_examples=20)

@@ -62,7 +62,14 @@ def test_the_number_of_workers_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["metaworld/pick-place-v3", "metaworld/MT10", "gymnasium/FetchPickAndPlace-v4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("metaworld/pick-place-v3", marks=pytest.mark.long),
+        "metaworld/MT10",
+        "gymnasium/FetchPickAndPlace-v4",
+    ],
+)
 def test_worlds_of_others_are_the_same_in_other_processes(name: str):
     check_same(make(name), 3, 2)
 

@@ -16,7 +16,7 @@ from tests.deploy.codegen.torch_networks import NETWORKS
 # The exporter takes seconds per network: these are exported every time, the others by `make test-all`. What operators
 # do one by one, test_every_operator.py tests.
 OFTEN = {"gelu", "top k", "embedding", "mixture of experts", "einsum", "attention", "transformer, norm first", "u-net"}
-OFTEN |= {"gru, both ways", "lstm, both ways", "dilated convolutions over time", "impala", "dilated, same"}
+OFTEN |= {"gru, both ways", "dilated convolutions over time", "impala", "dilated, same"}
 
 
 def exported(path, network, opset=OPSET):

@@ -178,8 +178,10 @@ def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simul
     assert height(simulation) < 0.02
 
 
-@pytest.mark.parametrize("onboard", [True, False])
-@pytest.mark.parametrize("begins", [0.0, 0.5])  # s after the guard has stopped it
+@pytest.mark.parametrize(
+    ("begins", "onboard"),  # s after the guard has stopped it
+    [(0.0, True), (0.5, False), *(pytest.param(*one, marks=pytest.mark.long) for one in ((0.0, False), (0.5, True)))],
+)
 def test_it_holds_its_place_though_nothing_arrives_for_a_while(
     policy: PolicyFile, simulation: Simulation, uri: str, onboard: bool, begins: float
 ):
@@ -322,7 +324,7 @@ def test_the_set_points_name_the_heading_at_the_start():
 
 
 # Lost answers: of every phase of connecting. cflib alone would wait for ever for most of them.
-@pytest.mark.parametrize("lost", [0, 150, 280])
+@pytest.mark.parametrize("lost", [0, pytest.param(150, marks=pytest.mark.long), 280])
 def test_a_lost_answer_only_costs_time(uri: str, lost: int):
     with radio(uri, lambda count, packet: count == lost) as link:
         driver = Crazyflie(100.0, Settings(uri=link.uri, connect_s=30.0))

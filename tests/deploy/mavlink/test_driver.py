@@ -97,7 +97,9 @@ def fenced(policy: PolicyFile, **rules: Any) -> Guard:
 
 
 @flown_again
-@pytest.mark.parametrize("safe", [{}, {"motor_command": LAST}, {"motor_command": (0.3,) * 4}])
+@pytest.mark.parametrize(
+    "safe", [{}, pytest.param({"motor_command": LAST}, marks=pytest.mark.long), {"motor_command": (0.3,) * 4}]
+)
 def test_the_guard_hands_it_back_and_it_lands_whatever_is_safe(policy: PolicyFile, safe):
     with served() as simulation:
         driver = driver_for(simulation, policy)

@@ -208,8 +208,8 @@ def says(lab: Graph, node: str) -> dict[str, str]:
     ("fault", "reason"),
     [
         ("silent:camera/image_raw", "stale signal"),
-        ("frozen:camera/image_raw", "stale signal"),
-        ("truncated", "stale signal"),
+        pytest.param("frozen:camera/image_raw", "stale signal", marks=pytest.mark.long),
+        pytest.param("truncated", "stale signal", marks=pytest.mark.long),
         ("encoding", "stale signal"),
         ("nan:signals/ready", "non-finite signal"),
     ],

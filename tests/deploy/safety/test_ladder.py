@@ -99,7 +99,7 @@ def without(*names):
     return lambda signals: {k: np.full_like(v, np.nan) if k in names else v for k, v in signals.items()}
 
 
-@pytest.mark.parametrize("robot", ["crazyflie", "x500"])
+@pytest.mark.parametrize("robot", ["crazyflie", pytest.param("x500", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "lost",
     [("target_position",), ("position",), ("linear_velocity",), ("angular_velocity",), ("position", "linear_velocity")],

@@ -258,8 +258,13 @@ while True:
 """
 
 
-@pytest.mark.parametrize("how", ["", "hang"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+ENDS = [(number, how) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT) for how in ("", "hang")]
+OFTEN = {(signal.SIGKILL, "hang"), (signal.SIGINT, "")}  # the hardest, and the most frequent
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [pytest.param(*end, marks=[pytest.mark.long] * (end not in OFTEN)) for end in ENDS]
+)
 def test_whatever_ends_the_parent_ends_its_adviser(number: int, how: str, tmp_path: Path):
     """Even in the midst of an answer; nothing is shared that could be left behind."""
     if how:

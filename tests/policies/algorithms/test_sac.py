@@ -195,9 +195,11 @@ VARIANTS = {
         "updates_per_step": 2,
     },
 }
+# test_rlpd.py learns like it every time.
+OFTEN = [pytest.param(name, marks=pytest.mark.long) if name == "rlpd" else name for name in sorted(VARIANTS)]
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
+@pytest.mark.parametrize("variant", OFTEN)
 def test_it_learns_to_go_to_zero(monkeypatch, variant):
     use_points(monkeypatch)
     sac = learner(task=PointTask(), **(LEARNING | VARIANTS[variant]))

@@ -48,8 +48,9 @@ def kind(metrics):
 
 
 @pytest.mark.parametrize("stops", [(2, -4), pytest.param((1, -10, -9, -5, -3, -1), marks=pytest.mark.long)], ids=str)
-def test_all_stages_continue_exactly(teacher, stops):
+def test_all_stages_continue_exactly(teacher, stops, tmp_path):
     straight = student(teacher, practice_steps=16 * 8 * 4, snapshots=3)
+    straight.dump_to(tmp_path / "diverged")
     metrics = learned(straight)
     kinds = [kind(m) for m in metrics]
     assert kinds == ["gaze", *["eyes"] * (len(kinds) - 11), *["lessons"] * 6, *["practice"] * 4] and len(kinds) > 12
@@ -64,18 +65,21 @@ def test_all_stages_continue_exactly(teacher, stops):
         second.load_state_dict(first.state_dict())
         assert learned(second) == metrics[count:]
         same(straight.state_dict(), second.state_dict())
+    for learner in (straight.gaze.learner, straight.student, straight.practice):
+        assert learner.rollouts.dump_dir == tmp_path / "diverged"  # whoever learns writes there
     ages = [int(m["env_steps"]) for m in metrics]
     assert [ages.index(age) - len(ages) + 10 for age in straight.snapshots()] == [0, 3, 6]
 
 
 def test_nobody_learns_again(teacher, monkeypatch):
     """Continued while who looks for it learns, then its detector: neither learns what it learned before."""
-    straight, rows, others = student(teacher, gaze_steps=1024 * 32 * 3), [], []
+    straight, rows, others = student(teacher, gaze_steps=1024 * 32 * 3), [], {}
     for row in straight.learn():
         if kind(row) == "lessons":
             break
+        if len(rows) in (1, 3):
+            others[len(rows)] = student(teacher, gaze_steps=1024 * 32 * 3), straight.state_dict()
         rows.append(row)
-        others.append((student(teacher, gaze_steps=1024 * 32 * 3), straight.state_dict()))
     kinds = [kind(row) for row in rows]
     assert kinds[:4] == ["gaze", "gaze", "gaze", "eyes"] and len(kinds) > 5
     taught = []
@@ -106,17 +110,15 @@ def test_it_practises_near_to_what_it_was_taught(teacher):
     assert one.practice.rollouts.env.detector is not None
 
 
-def test_whoever_learns_writes_what_diverged_into_the_run(teacher, tmp_path):
-    one = student(teacher, practice_steps=16 * 8 * 2)
-    one.dump_to(tmp_path / "diverged")
-    learned(one)
-    for learner in (one.gaze.learner, one.student, one.practice):
-        assert learner.rollouts.dump_dir == tmp_path / "diverged"
-
-
-def test_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_path):
+def test_with_the_errors_that_were_measured_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_path):
     one = student(teacher, float16=False)
-    learned(one)
+    learning = one.learn()
+    while "imitation_error" not in next(learning):
+        pass
+    assert one.student.rollouts.env.detector.errors == one.eyes.learner.errors
+    for _ in learning:
+        pass
+    assert one.student.rollouts.env.detector is None  # and in the end what the detector really tells
     file = export(one.controller(), tmp_path / "student.onnx")
     assert [s.name for s in file.inputs if s.is_picture] == ["camera"]
     told, rng = one.student.controller(), np.random.default_rng(0)
@@ -132,17 +134,6 @@ def test_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_pa
         seen = file.step({"camera": picture, **numbers})
         for name, value in commands.items():
             np.testing.assert_allclose(seen[name], value, atol=2e-3)
-
-
-def test_with_the_errors_that_were_measured(teacher):
-    one = student(teacher)
-    learning = one.learn()
-    while "imitation_error" not in next(learning):
-        pass
-    assert one.student.rollouts.env.detector.errors == one.eyes.learner.errors
-    for _ in learning:
-        pass
-    assert one.student.rollouts.env.detector is None  # and in the end what the detector really tells
 
 
 def test_with_torch_it_learns_from_the_errors_alone(teacher):

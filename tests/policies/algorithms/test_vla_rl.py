@@ -48,7 +48,7 @@ QUICK = {"iterations": 10, "episodes": 48, "num_envs": 24, "learning_rate": 3e-3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("advantage", "iterations"), [("gae", 10), ("grpo", 20)])
+@pytest.mark.parametrize(("advantage", "iterations"), [("gae", 10), pytest.param("grpo", 20, marks=pytest.mark.long)])
 def test_the_success_of_a_poor_clone_rises(task, advantage, iterations):
     settings = QUICK | {"iterations": iterations, "advantage": advantage, "clone": cloned(updates=100)}
     learner = VlaRl(task, few(**settings), 0)

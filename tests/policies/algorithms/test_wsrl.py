@@ -42,7 +42,7 @@ def weights(learner):
     return torch.cat([p.flatten() for p in learner.training.actor.parameters()])
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_rlpd.py learns in as many steps, from the same demonstrations, every time
 def test_it_learns_offline_and_then_more():
     task = ToyReach()
     learner = Wsrl(task, QUICK, 0)

@@ -92,7 +92,7 @@ def addresses(places: set[str]) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("learners", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_the_number_of_learners_changes_no_bit(tmp_path, alone, learners):
     made = trained(tmp_path / "run", "algorithm.parts=3", f"learners={learners}")
     state = checkpoint.load(tmp_path / "run" / "checkpoint.npz")["algorithm"]

@@ -50,8 +50,9 @@ def test_one_episode_in_full():
 def test_learners_of_what_was_executed_continue_exactly(kind, settings):
     whole = kind(ToyReach(), settings(every_step=True), 0)
     rows, others = learned(whole, lambda: kind(ToyReach(), settings(every_step=True), 0))
-    assert list(others[-2].learn())[-1] == rows[-1]
-    assert torch.equal(weights(whole), weights(others[-2]))
+    second = others[-2]
+    assert list(second.learn())[-1] == rows[-1]
+    assert torch.equal(weights(whole), weights(second))
     assert whole.memory.size > 1.5 * kind_count(kind, settings)
 
 

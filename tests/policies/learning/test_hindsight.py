@@ -138,8 +138,9 @@ def test_learners_with_it_continue_exactly(kind, settings):
     plain = kind(ToyGoals(), settings(hindsight=0, total_steps=400), 0)
     list(plain.learn())
     assert whole.memory.prior.size > 2 * plain.memory.prior.size
-    assert list(others[-2].learn())[-1] == rows[-1]
-    assert torch.equal(weights(whole), weights(others[-2]))
+    second = others[-2]
+    assert list(second.learn())[-1] == rows[-1]
+    assert torch.equal(weights(whole), weights(second))
 
 
 @pytest.mark.parametrize("task", [ToyReach(), make("metaworld/reach-v3")], ids=lambda task: task.name)

@@ -80,7 +80,7 @@ def test_iql_is_an_expectile_and_imitates_what_was_better():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cql", "iql"])
+@pytest.mark.parametrize("kind", [pytest.param("cql", marks=pytest.mark.long), "iql"])
 def test_they_learn_from_demonstrations_and_continue_exactly(kind):
     task = ToyReach()
     whole = Wsrl(task, small(base=QUICK.base, pretrain=kind, batch_size=64, hidden=[48, 48], offline_updates=300), 0)

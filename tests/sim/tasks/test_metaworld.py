@@ -35,6 +35,7 @@ def benchmark(name: str, drawn: np.ndarray):
     return made
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", TASKS)
 def test_signals_reward_and_success_are_the_benchmarks(name: str):
     task = make(f"metaworld/{name}")
@@ -72,6 +73,7 @@ def test_what_is_reached_is_the_benchmarks_success(name: str):
     assert {*said} == {True, False}
 
 
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", TASKS)
 def test_an_episode_is_decided_by_seed_and_number(name: str):
     task = make(f"metaworld/{name}")

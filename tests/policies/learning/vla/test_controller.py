@@ -150,7 +150,18 @@ def test_a_robot_without_the_camera_is_named_before_anything_moves(made):
     handshake(file, robot)
 
 
-def test_a_policy_may_see_no_pictures(encoder, tmp_path):
+def test_a_policy_may_see_no_pictures(encoder):
+    blind = controller(encoder, True, pictures=False)
+    signals = seen(encoder, ["open the drawer", "close the window"])
+    del signals["camera"]
+    signals["position"][1] = signals["position"][0]
+    _, state = blind.act(signals, blind.initial_state(2))
+    assert [s.name for s in blind.inputs] == ["position", "instruction"]
+    assert not np.allclose(*state["chunk"])  # only the words differ
+
+
+@pytest.mark.long
+def test_the_file_of_one_that_sees_no_pictures_does_the_same(encoder, tmp_path):
     blind = controller(encoder, True, pictures=False)
     file = export(blind, tmp_path / "policy.onnx")
     signals = seen(encoder, ["open the drawer", "close the drawer"])
