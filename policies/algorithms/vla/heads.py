@@ -12,10 +12,10 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowEye, TinyFlow
 from policies.learning.vla.kinds import Speaking, begun, controller_of
-from policies.learning.vla.looking import Told
+from policies.learning.vla.looking import Prefix, Told
+from policies.learning.vla.pointing import Pointed
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
-from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import NoiseTable
 from policies.models.controller import Policy
 from policies.models.networks import Array
@@ -46,11 +46,8 @@ class Head(Protocol):
     def see(self, policy: Any, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
         """What is decoded: of who is told, measures and sees that."""
 
-    def start(self, seen: Any) -> Tensor:
-        """What decoding begins with, as numbers (n, width)."""
-
-    def width(self, policy: Any) -> int:
-        """Of them."""
+    def places(self, seen: Any) -> Tensor | None:
+        """Where the things are that words point at (n, things, 3), if they do."""
 
     def loss(self, policy: Any, seen: Any, wanted: Tensor, generator: torch.Generator) -> Tensor:
         """Of what is wanted (n, k) where that is seen."""
@@ -95,13 +92,8 @@ class TokenHead:
     def see(self, policy: Speaking, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
         return policy.encode(told, numbers, pictures)
 
-    def start(self, seen: Any) -> Tensor:
-        start: Tensor = seen.start
-        return start
-
-    def width(self, policy: Speaking) -> int:
-        assert isinstance(policy, TinyVla)
-        return policy.config.width
+    def places(self, seen: Any) -> Tensor | None:
+        return seen.places if isinstance(seen, Prefix) else None
 
     def loss(self, policy: Speaking, seen: Any, wanted: Tensor, generator: torch.Generator) -> Tensor:
         """Nats per chunk; the softened labels of bins do not let it fall below their own entropy."""
@@ -127,7 +119,10 @@ class FlowHead:
         config = self.config
         encoder = SentenceEncoder(self.task.encoder, config.network.encoder_layers)
         numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
-        return encoder, TinyFlow(self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed)
+        pointed = Pointed.of(self.task)
+        return encoder, TinyFlow(
+            self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed, pointed
+        )
 
     def wanted(self, chunk: Array) -> Tensor:
         """The chunks (n, horizon * actions)."""
@@ -137,23 +132,21 @@ class FlowHead:
         """Unknown: it is how far experts and noise leave open what is meant."""
         return {}
 
-    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Tensor:
-        return policy.observe(told, numbers, pictures)
+    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> tuple[Tensor, Tensor | None]:
+        prefix = policy.encode(told, numbers, pictures)
+        return policy.taken_in(told, numbers, prefix), prefix.places
 
-    def start(self, seen: Tensor) -> Tensor:
-        return seen
+    def places(self, seen: tuple[Tensor, Tensor | None]) -> Tensor | None:
+        return seen[1]
 
-    def width(self, policy: TinyFlow) -> int:
-        return policy.observed
-
-    def loss(self, policy: TinyFlow, seen: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
+    def loss(self, policy: TinyFlow, seen: tuple[Tensor, Tensor | None], wanted: Tensor, generator: torch.Generator) -> Tensor:
         """Mean squared error of the velocity from noise to the chunk."""
-        return policy.loss(seen, wanted, generator)
+        return policy.loss(seen[0], wanted, generator)
 
     @torch.no_grad()
     def settle(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> None:
         """Who steers it is told what its observations are usually like."""
-        policy.settle(self.see(policy, told, numbers, pictures))
+        policy.settle(policy.observe(told, numbers, pictures))
 
     def controller(self, policy: TinyFlow, hearing: Hearing) -> Policy:
         assert isinstance(hearing, SentenceEncoder)
