@@ -129,9 +129,7 @@ class Vla(Stateful):
             self.average = copy.deepcopy(self.policy)
         self.pointing: Pointing | None = self.policy.pointing if isinstance(self.policy, Looking) else None
         self.misunderstood = float("nan")  # nats of the words, once they have learned to point
-        self.optimizer = torch.optim.AdamW(
-            learned(self.policy), config.learning_rate, weight_decay=config.weight_decay
-        )
+        self.optimizer = torch.optim.AdamW(learned(self.policy), config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(self) -> Iterator[dict[str, float]]:
         if self.done < self.config.updates:  # who is resumed behind the last need not be shown anything

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from policies.algorithms.vla import VlaConfig
 
 Pictures = Mapping[str, Tensor]
+Glimpse = tuple[Tensor, Tensor | None]  # what a flow is told, and where the things are that words point at
 
 
 class Head(Protocol):
@@ -132,14 +133,14 @@ class FlowHead:
         """Unknown: it is how far experts and noise leave open what is meant."""
         return {}
 
-    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> tuple[Tensor, Tensor | None]:
+    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Glimpse:
         prefix = policy.encode(told, numbers, pictures)
         return policy.taken_in(told, numbers, prefix), prefix.places
 
-    def places(self, seen: tuple[Tensor, Tensor | None]) -> Tensor | None:
+    def places(self, seen: Glimpse) -> Tensor | None:
         return seen[1]
 
-    def loss(self, policy: TinyFlow, seen: tuple[Tensor, Tensor | None], wanted: Tensor, generator: torch.Generator) -> Tensor:
+    def loss(self, policy: TinyFlow, seen: Glimpse, wanted: Tensor, generator: torch.Generator) -> Tensor:
         """Mean squared error of the velocity from noise to the chunk."""
         return policy.loss(seen[0], wanted, generator)
 

@@ -1,8 +1,8 @@
 """What a policy that is told in words sees and hears, before it decides: tokens, or a flow, are decoded from it.
 
 Convolutions see, told what to look for by the words (FiLM, Perez et al. 2018); the words, the patches and what is
-measured are what a decoder attends to. Where words point at places (`pointing`), those count as measured. Nothing of that depends on what is decoded: it is worked out once per chunk, and
-the words' part once per episode.
+measured are what a decoder attends to. Where words point at places (`pointing`), those count as measured. Nothing of
+that depends on what is decoded: it is worked out once per chunk, and the words' part once per episode.
 """
 
 from __future__ import annotations

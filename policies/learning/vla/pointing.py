@@ -2,8 +2,8 @@
 
 A clone finds out what an expert does more easily than which thing he was told to do it with. So words learn by
 themselves, before there is a clone, and what they point at is an input of the clone like anything measured (a concept
-bottleneck, Koh et al. 2020). Each question (which thing; where beside it) attends to words of its own, and what they say
-is all that it knows: what was learned of colours and of places is true of pairs of them that were never said.
+bottleneck, Koh et al. 2020). Each question (which thing; where beside it) attends to words of its own, and what they
+say is all that it knows: what was learned of colours and of places is true of pairs of them that were never said.
 Choices are hard: a thing, not a mean of two. They are learned by the likelihood of the true place under all of them.
 """
 
@@ -80,7 +80,7 @@ class Pointing(nn.Module):
         self.deviation.copy_(truth.std(0, unbiased=False).clamp_min(SMALLEST))
 
     def likely(self, words: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (n, meant, things) of the thing and (n, meant, beside) of where, of words that are there."""
+        """Log-probabilities (n, meant, things) of things and (n, meant, beside) of where, by the words there."""
         weight = self.ask(words).masked_fill(~there[..., None], -torch.inf).softmax(1)
         said = F.pad(weight.transpose(1, 2) @ words, (0, 1), value=1.0)[:, :, None]
         which, where = said.split(self.pointed.meant, 1)
@@ -130,4 +130,3 @@ class Pointing(nn.Module):
         where = chosen[:, some:].unflatten(1, (self.pointed.meant, -1))
         meant = which @ places.detach() + (where[..., None] * self.away.detach()).sum(2)
         return ((meant - self.mean[self.pointed.things :]) / self.deviation[self.pointed.things :]).flatten(1)
-
