@@ -66,7 +66,7 @@ class Told:
 
     @classmethod
     def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor | None = None) -> Told:
-        """Of demonstrations, what was asked for (n,), is to be said (n, k), and what is where (n, k, 3), at all steps."""
+        """Of demonstrations, what was asked for (n,), is to be said (n, k) and is where (n, k, 3), at all steps."""
         return cls(
             torch.from_numpy(shown.observation),
             {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
