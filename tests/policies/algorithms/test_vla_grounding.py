@@ -33,7 +33,8 @@ def shown(task):
 
 def learner(task, shown, monkeypatch, **settings):
     made = cloning(task, **{"beside": 4} | settings)
-    monkeypatch.setattr(made, "_shown", lambda: shown)
+    if made.config.head == "tokens":  # a flow learns other things
+        monkeypatch.setattr(made, "_shown", lambda: shown)
     return made
 
 
