@@ -39,7 +39,8 @@ def meaning_at(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
                 "set algorithm.network.beside=0, or take other data"
             )
     told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
-    return torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
+    places: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
+    return places
 
 
 def ground(

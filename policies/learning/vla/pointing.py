@@ -112,9 +112,10 @@ class Pointing(nn.Module):
 
     def places(self, numbers: Tensor, seen: Tensor) -> Tensor:
         """Where the things are (n, things, 3): measured (n, k), or seen (n, m)."""
-        some = self.pointed.things
+        some, first = self.pointed.things, self.pointed.first or 0
         if self.find is None:
-            return numbers[:, self.pointed.first : self.pointed.first + 3 * some].unflatten(1, (some, 3))  # type: ignore[operator]
+            measured: Tensor = numbers[:, first : first + 3 * some].unflatten(1, (some, 3))
+            return measured
         found: Tensor = self.find(seen).unflatten(1, (some, 3))
         return found * self.deviation[:some] + self.mean[:some]
 
@@ -129,4 +130,5 @@ class Pointing(nn.Module):
         which = chosen[:, :some].unflatten(1, (self.pointed.meant, -1))
         where = chosen[:, some:].unflatten(1, (self.pointed.meant, -1))
         meant = which @ places.detach() + (where[..., None] * self.away.detach()).sum(2)
-        return ((meant - self.mean[self.pointed.things :]) / self.deviation[self.pointed.things :]).flatten(1)
+        usual: Tensor = (meant - self.mean[self.pointed.things :]) / self.deviation[self.pointed.things :]
+        return usual.flatten(1)
