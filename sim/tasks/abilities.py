@@ -141,6 +141,19 @@ class HasWords(Task, Protocol):
 
 
 @runtime_checkable
+class MeansPlaces(HasWords, Protocol):
+    """A task whose words mean places (3,) in m: each that of a thing, or one beside it."""
+
+    pointable: str  # the signal (3 k,): where the k things are that words may mean
+    means: tuple[str, ...]  # the privileged signals that are what the words mean; none: it is told
+
+
+def meaning_of(task: HasWords) -> tuple[str, tuple[str, ...]]:
+    """The signal that says where things are, and those that words mean."""
+    return (task.pointable, task.means) if isinstance(task, MeansPlaces) else ("", ())
+
+
+@runtime_checkable
 class HasHeading(Task, Protocol):
     """A task whose robot is told where its nose should point. It is the same in every direction of the compass, so its
     policies learn one and are told the world as seen from there.

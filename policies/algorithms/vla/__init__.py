@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms import LearningError
 from policies.algorithms.bc import check
-from policies.algorithms.vla.auxiliary import Auxiliary
+from policies.algorithms.vla.grounding import ground, meaning_at
 from policies.algorithms.vla.heads import HEADS, Head
 from policies.learning import cosine
 from policies.learning.buffers import Batch
@@ -31,8 +30,9 @@ from policies.learning.parallel.learners import Learners
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowConfig
 from policies.learning.vla.kinds import final
-from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.looking import Looking, TinyConfig
 from policies.learning.vla.memory import enough
+from policies.learning.vla.pointing import Pointing
 from policies.learning.vla.pretrained import PretrainedConfig
 from policies.learning.vla.shown import Sentences, Told, asked_of
 from policies.models.controller import Policy
@@ -76,14 +76,14 @@ class VlaConfig(Shown):
     softness: float = 1.0  # deviation of the labels, in bins
     jitter: float = 0.02  # of what is measured, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
-    auxiliary: float = 0.0  # weight of telling what is privileged, where demonstrations say it
+    grounding: int = 600  # updates in which words learn to point, before the rest, where network.beside lets them
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.parts, self.updates, self.batch_size) < 1 or self.horizon % self.parts:
+        if min(self.parts, self.updates, self.batch_size, self.grounding) < 1 or self.horizon % self.parts:
             raise ValueError(
-                "parts, updates and batch_size are at least 1, and parts divide the horizon; "
-                f"got {self.parts}, {self.updates}, {self.batch_size} and {self.horizon}"
+                "parts, updates, batch_size and grounding are at least 1, and parts divide the horizon; "
+                f"got {self.parts}, {self.updates}, {self.batch_size}, {self.grounding} and {self.horizon}"
             )
         if self.head not in HEADS:
             raise ValueError(f"head {self.head!r} is not one of {', '.join(HEADS)}")
@@ -94,11 +94,6 @@ class VlaConfig(Shown):
             )
         if self.head == "flow" and self.pretrained.folder:
             raise ValueError("a pretrained policy says tokens: algorithm.pretrained goes with algorithm.head=tokens")
-        if self.auxiliary < 0.0 or (self.auxiliary and self.pretrained.folder):
-            raise ValueError(
-                "auxiliary must not be negative, and is of no pretrained policy: set algorithm.auxiliary=0; "
-                f"got {self.auxiliary}"
-            )
         if self.tokens not in KINDS:
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
         if not 0 <= self.shares <= self.batch_size:
@@ -122,7 +117,7 @@ class Vla(Stateful):
     takes: tuple[str, ...] = ("tokens", "learners")
     parts = "shares"  # its setting
     state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
-    state_values = ("seed", "done")
+    state_values = ("seed", "done", "misunderstood")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
     encoder: Hearing
@@ -139,13 +134,10 @@ class Vla(Stateful):
         with enough():
             self.encoder, self.policy = self.head.begin(seed, device)
             self.average = copy.deepcopy(self.policy)
-        self._telling = task.privileged if config.auxiliary else ()
-        self.auxiliary = Auxiliary(self.head.width(self.policy) if self._telling else 1, self._telling)
-        learning = learned(self.policy)
-        if self._telling:
-            self.state_parts, learning = (*self.state_parts, "auxiliary"), [*learning, *learned(self.auxiliary)]
-        self.learning = learning
-        self.optimizer = torch.optim.AdamW(learning, config.learning_rate, weight_decay=config.weight_decay)
+        self.pointing: Pointing | None = self.policy.pointing if isinstance(self.policy, Looking) else None
+        self.misunderstood = float("nan")  # nats of the words, once they have learned to point
+        self.learning = learned(self.policy)
+        self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(self) -> Iterator[dict[str, float]]:
         if self.done < self.config.updates:  # who is resumed behind the last need not be shown anything
@@ -160,10 +152,13 @@ class Vla(Stateful):
         if self.done == 0:
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
-            if self._telling:
-                self.auxiliary.normalise(shown.truth)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
+        if self.pointing:
+            if self.done == 0:
+                self.misunderstood = ground(self.pointing, shown, sentences, weight, self.config, self.generator)
+                self.average.pointing.load_state_dict(self.pointing.state_dict())
+            floor |= {"pointing_loss": self.misunderstood}
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -212,19 +207,8 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        told = Told.of(shown, asked, wanted, self._truth(episodes))
+        told = Told.of(shown, asked, wanted, meaning_at(self.task, episodes) if self.pointing else None)
         return told, Sentences.of(self.encoder, said, self.told.shape[0])
-
-    def _truth(self, episodes: list[Episode]) -> Tensor:
-        """What is privileged (n, k) at every step; LearningError where a demonstration does not tell it."""
-        for episode in episodes:
-            if missing := [s.name for s in self._telling if s.name not in episode.signals]:
-                raise LearningError(
-                    f"demonstration {episode.number} does not tell {', '.join(missing)}, which algorithm.auxiliary "
-                    "learns from: set algorithm.auxiliary=0, or take other data"
-                )
-        told = [spec.pack(self._telling, episode.signals) for episode in episodes] if self._telling else []
-        return torch.from_numpy(np.concatenate(told)) if told else torch.zeros(sum(len(e.reward) for e in episodes), 0)
 
     def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
         """Episodes, and every step of theirs; kept until they are learned from."""
@@ -236,24 +220,24 @@ class Vla(Stateful):
     def _drawn(self, shown: Told, sentences: Sentences, index: Tensor) -> Batch:
         """Some steps, with what is random: which words of a sentence are left out, what is measured and seen."""
         generator, config = self.generator, self.config
-        words, there = sentences.draw(shown.asked[index], generator)
-        unheard = torch.rand(there.shape, generator=generator) < config.unheard
-        unheard[:, 0] = False  # not all of them
+        words, there = sentences.heard(shown.asked[index], config.unheard, generator)
         numbers = shown.numbers[index]
         numbers = numbers + config.jitter * self.policy.deviation * torch.randn(numbers.shape, generator=generator)
         shift = config.network.sight.shift
         pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
         drawn = self.head.draw(self.policy, len(index), generator)
-        said = {"words": words, "there": there & ~unheard, "numbers": numbers, "drawn": drawn}
+        said = {"words": words, "there": there, "numbers": numbers, "drawn": drawn}
         return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
 
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""
-        told = self.policy.tell(batch["words"], batch["there"])
-        seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
+        told, pictures = self.policy.tell(batch["words"], batch["there"]), kept(batch)
+        if self.pointing:  # whoever is to learn what is done about it has understood it
+            told = replace(told, pointed=self.pointing.true(batch["truth"]))
+        seen = self.head.see(self.policy, told, batch["numbers"], pictures)
         loss = self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
-        if self._telling:
-            loss = loss + self.config.auxiliary * self.auxiliary.loss(self.head.start(seen), batch["truth"])
+        if self.pointing and pictures and (places := self.head.places(seen)) is not None:
+            loss = loss + self.pointing.missed(places, batch["truth"])
         return loss
 
     @torch.no_grad()

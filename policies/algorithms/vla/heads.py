@@ -12,10 +12,10 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowEye, TinyFlow
 from policies.learning.vla.kinds import Speaking, begun, controller_of
-from policies.learning.vla.looking import Told
+from policies.learning.vla.looking import Prefix, Told
+from policies.learning.vla.pointing import Pointed
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
-from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import NoiseTable
 from policies.models.controller import Policy
 from policies.models.networks import Array
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from policies.algorithms.vla import VlaConfig
 
 Pictures = Mapping[str, Tensor]
+Glimpse = tuple[Tensor, Tensor | None]  # what a flow is told, and where the things are that words point at
 
 
 class Head(Protocol):
@@ -46,11 +47,8 @@ class Head(Protocol):
     def see(self, policy: Any, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
         """What is decoded: of who is told, measures and sees that."""
 
-    def start(self, seen: Any) -> Tensor:
-        """What decoding begins with, as numbers (n, width)."""
-
-    def width(self, policy: Any) -> int:
-        """Of them."""
+    def places(self, seen: Any) -> Tensor | None:
+        """Where the things are that words point at (n, things, 3), if they do."""
 
     def draw(self, policy: Any, n: int, generator: torch.Generator) -> Tensor:
         """The random numbers (n, ...) that the loss of so many takes."""
@@ -98,13 +96,8 @@ class TokenHead:
     def see(self, policy: Speaking, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
         return policy.encode(told, numbers, pictures)
 
-    def start(self, seen: Any) -> Tensor:
-        start: Tensor = seen.start
-        return start
-
-    def width(self, policy: Speaking) -> int:
-        assert isinstance(policy, TinyVla)
-        return policy.config.width
+    def places(self, seen: Any) -> Tensor | None:
+        return seen.places if isinstance(seen, Prefix) else None
 
     def draw(self, policy: Speaking, n: int, generator: torch.Generator) -> Tensor:
         """None."""
@@ -134,7 +127,10 @@ class FlowHead:
         config = self.config
         encoder = SentenceEncoder(self.task.encoder, config.network.encoder_layers)
         numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
-        return encoder, TinyFlow(self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed)
+        pointed = Pointed.of(self.task)
+        return encoder, TinyFlow(
+            self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed, pointed
+        )
 
     def wanted(self, chunk: Array) -> Tensor:
         """The chunks (n, horizon * actions)."""
@@ -144,27 +140,25 @@ class FlowHead:
         """Unknown: it is how far experts and noise leave open what is meant."""
         return {}
 
-    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Tensor:
-        return policy.observe(told, numbers, pictures)
+    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Glimpse:
+        prefix = policy.encode(told, numbers, pictures)
+        return policy.taken_in(told, numbers, prefix), prefix.places
 
-    def start(self, seen: Tensor) -> Tensor:
-        return seen
-
-    def width(self, policy: TinyFlow) -> int:
-        return policy.observed
+    def places(self, seen: Glimpse) -> Tensor | None:
+        return seen[1]
 
     def draw(self, policy: TinyFlow, n: int, generator: torch.Generator) -> Tensor:
         """Times and noise."""
         return policy.draw(n, generator)
 
-    def loss(self, policy: TinyFlow, seen: Tensor, wanted: Tensor, drawn: Tensor) -> Tensor:
+    def loss(self, policy: TinyFlow, seen: Glimpse, wanted: Tensor, drawn: Tensor) -> Tensor:
         """Mean squared error of the velocity from noise to the chunk."""
-        return policy.loss(seen, wanted, drawn)
+        return policy.loss(seen[0], wanted, drawn)
 
     @torch.no_grad()
     def settle(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> None:
         """Who steers it is told what its observations are usually like."""
-        policy.settle(self.see(policy, told, numbers, pictures))
+        policy.settle(policy.observe(told, numbers, pictures))
 
     def controller(self, policy: TinyFlow, hearing: Hearing) -> Policy:
         assert isinstance(hearing, SentenceEncoder)

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from deploy.teleop.instruction import KEY as TOKENISER
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.hearing import Listener, described, heard, nothing_told, write_heard
-from policies.learning.vla.looking import Told
 from policies.learning.vla.reading import reader
 from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import carried_out, told_contract, write_carried_out
@@ -46,10 +45,8 @@ class Speaker(nn.Module):
         self.reader = reader(policy.tokens)
 
     def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...] = ()) -> Tensor:
-        width = self.policy.config.width
-        words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
-        prefix = self.policy.encode(Told(words, tokens != 0, heard), numbers, seen)
+        prefix = self.policy.encode(self.policy.recalled(told, tokens != 0), numbers, seen)
         said = self.policy.generate(prefix, 0.0)
         chunk = self.reader(said.tokens).unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)
         counted = (~self.policy.after(said.tokens)).sum(1)
@@ -113,7 +110,7 @@ class SpokenPolicy:
 
     def initial_state(self, n: int) -> dict[str, Array]:
         """Nothing told and nothing planned yet: name -> (n, k)."""
-        kept = (self._told.shape[0] + 1) * self.policy.config.width
+        kept = self.policy.kept(self._told.shape[0])
         return {
             **nothing_told(n, self._told, kept),
             "chunk": np.zeros((n, self._size), np.float32),

@@ -21,7 +21,8 @@ from policies.algorithms.bc import FREQUENCIES, STILL, embed, schedule, silu
 from policies.language.minilm import SentenceEncoder
 from policies.learning.networks import Normalizer, mlp
 from policies.learning.vla.hearing import Listener
-from policies.learning.vla.looking import FIRST, Block, Looking, TinyConfig, Told
+from policies.learning.vla.looking import FIRST, Block, Looking, Prefix, TinyConfig, Told
+from policies.learning.vla.pointing import Pointed
 from policies.models.chunking import Denoiser
 from policies.models.graph import spliced
 from policies.models.networks import Array
@@ -72,12 +73,13 @@ class TinyFlow(Looking):
         config: TinyConfig,
         flow: FlowConfig,
         seed: int,
+        pointed: Pointed | None = None,
     ) -> None:
         """For chunks of (horizon, actions), `numbers` measured numbers, these pictures, words of so many numbers."""
         width = config.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            super().__init__(numbers, pictures, words, config, seed)
+            super().__init__(numbers, pictures, words, config, seed, pointed)
             self.turn = nn.Parameter(FIRST * torch.randn(flow.readouts, width))
             self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))
         self.last = nn.LayerNorm(width)
@@ -95,7 +97,10 @@ class TinyFlow(Looking):
 
     def observe(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
         """What the flow is told (n, observed): what is measured, the words that count, the readouts."""
-        prefix = self.encode(told, numbers, pictures)
+        return self.taken_in(told, numbers, self.encode(told, numbers, pictures))
+
+    def taken_in(self, told: Told, numbers: Tensor, prefix: Prefix) -> Tensor:
+        """The same of who has looked already."""
         x = prefix.start[:, None] + self.turn
         for block, attended in zip(self.blocks, prefix.attended, strict=True):
             x, _ = block(x, attended, prefix.there, False)
@@ -148,10 +153,8 @@ class Glance(nn.Module):
         self.policy = policy
 
     def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...] = ()) -> Tensor:
-        width = self.policy.config.width
-        words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
-        return self.policy.observe(Told(words, tokens != 0, heard), numbers, seen)
+        return self.policy.observe(self.policy.recalled(told, tokens != 0), numbers, seen)
 
 
 class FlowEye(ObservationEncoder):
@@ -161,7 +164,7 @@ class FlowEye(ObservationEncoder):
         self.inputs, self.pictures, self.numbers = inputs, spec.pictures(inputs), spec.numbers(inputs)
         (self.told,) = spec.tokens(inputs)
         self.policy, self.vocabulary = policy, encoder.words.vocabulary
-        self.kept = (self.told.shape[0] + 1) * policy.config.width
+        self.kept = policy.kept(self.told.shape[0])
         self.words = policy.config.width
         self._listener, self._glance = Listener(encoder, policy).eval(), Glance(policy).eval()
 

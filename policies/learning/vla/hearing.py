@@ -35,8 +35,7 @@ class Listener(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         there = tokens != 0
-        told = self.policy.tell(self.encoder(tokens, there), there)
-        return torch.cat([told.words.flatten(1), told.heard], 1)
+        return self.policy.tell(self.encoder(tokens, there), there).packed()
 
     @torch.no_grad()
     def hear(self, tokens: NDArray[np.int64]) -> Array:

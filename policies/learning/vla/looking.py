@@ -1,8 +1,8 @@
 """What a policy that is told in words sees and hears, before it decides: tokens, or a flow, are decoded from it.
 
 Convolutions see, told what to look for by the words (FiLM, Perez et al. 2018); the words, the patches and what is
-measured are what a decoder attends to. Nothing of that depends on what is decoded: it is worked out once per chunk, and
-the words' part once per episode.
+measured are what a decoder attends to. Where words point at places (`pointing`), those count as measured. Nothing of
+that depends on what is decoded: it is worked out once per chunk, and the words' part once per episode.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from policies.learning.encoders import WHITE, convolutions
+from policies.learning.vla.pointing import Pointed, Pointing
 from policies.models.vision import EncoderConfig, grid
 from sim.spec import Group
 
@@ -36,7 +37,7 @@ class TinyConfig:
     patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
     encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
-    sense: int = 0  # numbers of a layer in which words choose among what is measured, by gates; 0: none
+    beside: int = 0  # places at a thing that words may point at, of a task whose words mean places; 0: no pointing
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
@@ -46,7 +47,7 @@ class TinyConfig:
                 "width, layers, heads, points, patch and roles are at least 1, and heads divide width; "
                 f"got {', '.join(map(str, counts))}"
             )
-        for name in ("sense", "encoder_layers"):
+        for name in ("beside", "encoder_layers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
@@ -58,10 +59,15 @@ class Told:
     words: Tensor  # (n, words, width)
     there: Tensor  # (n, words)
     heard: Tensor  # (n, width) the words that count
+    pointed: Tensor  # (n, k) what they point at; k = 0 without `pointing`
 
     def at(self, rows: NDArray[np.int64]) -> Told:
         """Of these rows."""
-        return Told(self.words[rows], self.there[rows], self.heard[rows])
+        return Told(self.words[rows], self.there[rows], self.heard[rows], self.pointed[rows])
+
+    def packed(self) -> Tensor:
+        """All but what is there, as numbers (n, k)."""
+        return torch.cat([self.words.flatten(1), self.heard, self.pointed], 1)
 
 
 @dataclass
@@ -71,6 +77,7 @@ class Prefix:
     attended: list[tuple[Tensor, Tensor]]  # per layer keys and values (n, heads, context, width / heads)
     there: Tensor  # (n, 1, 1, context)
     start: Tensor  # (n, width) what every token begins with
+    places: Tensor | None = None  # (n, things, 3) where the things are that words point at, m
 
 
 class Block(nn.Module):
@@ -127,8 +134,16 @@ class Looking(nn.Module):
     deviation: Tensor
     blocks: nn.ModuleList
 
-    def __init__(self, numbers: int, pictures: Group, words: int, config: TinyConfig, seed: int) -> None:
-        """For `numbers` measured numbers, these pictures, and words of so many numbers each."""
+    def __init__(
+        self,
+        numbers: int,
+        pictures: Group,
+        words: int,
+        config: TinyConfig,
+        seed: int,
+        pointed: Pointed | None = None,
+    ) -> None:
+        """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they point at."""
         super().__init__()
         self.config, self.pictures = config, pictures
         width, sight = config.width, config.sight
@@ -136,7 +151,10 @@ class Looking(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, config.roles)
         self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
-        self.measure = nn.Linear(config.sense or numbers, width)
+        self.pointing = None
+        if pointed is not None and config.beside:
+            self.pointing = Pointing(words, pointed, config.beside, 2 * config.points * len(pictures), width)
+        self.measure = nn.Linear(numbers + (self.pointing.size if self.pointing else 0), width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in pictures})
         self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in pictures})
         self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in pictures})
@@ -144,11 +162,7 @@ class Looking(nn.Module):
         self.point = nn.ModuleDict({s.name: nn.Linear(2 * config.points, width) for s in pictures})
         areas = {s.name: [side // config.patch for side in sight.held(s.shape)] for s in pictures}
         self.where = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
-        choosing = [*self.seek.values()]
-        if config.sense:
-            self.sense, self.gate = nn.Linear(numbers, config.sense), nn.Linear(width, 2 * config.sense)
-            choosing.append(self.gate)
-        for layer in choosing:
+        for layer in self.seek.values():
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         self.register_buffer("mean", torch.zeros(numbers))
@@ -162,27 +176,37 @@ class Looking(nn.Module):
     def tell(self, words: Tensor, there: Tensor) -> Told:
         heard = self.hear(words)
         weight = self.counts(heard).masked_fill(~there[..., None], -torch.inf).softmax(1)
-        return Told(heard, there, self.gather((weight.transpose(1, 2) @ heard).flatten(1)))
+        pointed = self.pointing.choose(words, there) if self.pointing else words.new_zeros(len(words), 0)
+        return Told(heard, there, self.gather((weight.transpose(1, 2) @ heard).flatten(1)), pointed)
+
+    def kept(self, words: int) -> int:
+        """Numbers that it keeps of an instruction of so many words."""
+        return (words + 1) * self.config.width + (self.pointing.kept if self.pointing else 0)
+
+    def recalled(self, packed: Tensor, there: Tensor) -> Told:
+        """Of what was kept (n, k), and which words are there (n, words)."""
+        width, count = self.config.width, there.shape[1]
+        words, heard, pointed = packed.tensor_split([count * width, (count + 1) * width], 1)
+        return Told(words.unflatten(1, (-1, width)), there, heard, pointed)
 
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
-        measured = (numbers - self.mean) / self.deviation
-        if self.config.sense:
-            more, shift = self.gate(told.heard).chunk(2, -1)
-            # A gate opens or shuts: words choose the same, however they are put.
-            measured = self.sense(measured) * (2.0 * torch.sigmoid(more)) + shift
+        looks = {s.name: self._look(s.name, pictures[s.name], told.heard) for s in self.pictures}
+        points = [point for _, point in looks.values()]
+        measured, places = (numbers - self.mean) / self.deviation, None
+        if self.pointing:
+            places = self.pointing.places(numbers, torch.cat(points, 1) if points else numbers)
+            measured = torch.cat([measured, self.pointing.read(told.pointed, places)], 1)
         measured = self.measure(measured)
-        context, start = [told.words, measured[:, None]], told.heard + measured
-        for signal in self.pictures:
-            patches, point = self._look(signal.name, pictures[signal.name], told.heard)
-            context.append(patches)
-            start = start + point
-        whole = torch.cat(context, 1)
+        start = told.heard + measured
+        for name, (_, point) in looks.items():
+            start = start + self.point[name](point)
+        whole = torch.cat([told.words, measured[:, None], *(patches for patches, _ in looks.values())], 1)
         seen = told.there.new_ones(whole.shape[0], whole.shape[1] - told.there.shape[1])
         there = torch.cat([told.there, seen], 1)[:, None, None]
-        return Prefix([block.offered(whole) for block in self.blocks], there, start)  # type: ignore[operator]
+        return Prefix([block.offered(whole) for block in self.blocks], there, start, places)  # type: ignore[operator]
 
     def _look(self, name: str, pictures: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches (n, patches, width) and places (n, width)."""
+        """Patches (n, patches, width) and places in the picture (n, 2 * points)."""
         held = self.eyes[name](pictures.permute(0, 3, 1, 2).float() / WHITE)
         height, width = held.shape[2:]
         more, shift = self.seek[name](heard)[:, None].chunk(2, -1)
@@ -192,4 +216,4 @@ class Looking(nn.Module):
         if self.config.patch > 1:
             square = held.transpose(1, 2).unflatten(2, (height, width))
             held = F.avg_pool2d(square, self.config.patch).flatten(2).transpose(1, 2)
-        return self.patch[name](held) + self.where[name], self.point[name](places.flatten(1))
+        return self.patch[name](held) + self.where[name], places.flatten(1)

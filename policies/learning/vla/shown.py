@@ -37,6 +37,13 @@ class Sentences:
         """One of the sentences for each of these things (n,): states (n, k, size), and which are there (n, k)."""
         return self.at(self.choose(things, generator))
 
+    def heard(self, things: Tensor, unheard: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The same, of whose words that share is left out; never the first."""
+        words, there = self.draw(things, generator)
+        missed = torch.rand(there.shape, generator=generator) < unheard
+        missed[:, 0] = False
+        return words, there & ~missed
+
     def choose(self, things: Tensor, generator: torch.Generator) -> Tensor:
         """One of the sentences for each of these things (n,): its number (n,)."""
         first, count = self.first[things], self.first[things + 1] - self.first[things]
@@ -55,17 +62,17 @@ class Told:
     pictures: dict[str, Tensor]  # (n, height, width, 3) uint8
     asked: Tensor  # (n,) by its number
     wanted: Tensor  # (n, k): tokens, or the chunk itself
-    truth: Tensor  # (n, k) what is privileged; none: k = 0
+    truth: Tensor  # (n, k, 3) where the things, and what is meant, are, m; k = 0 where words do not point
 
     @classmethod
-    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor) -> Told:
-        """Of demonstrations, what was asked for (n,), is to be said (n, k) and is so (n, k) at all of their steps."""
+    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor | None = None) -> Told:
+        """Of demonstrations, what was asked for (n,), is to be said (n, k) and is where (n, k, 3), at all steps."""
         return cls(
             torch.from_numpy(shown.observation),
             {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
             torch.from_numpy(asked),
             wanted,
-            truth,
+            torch.zeros(len(wanted), 0, 3) if truth is None else truth,
         )
 
 

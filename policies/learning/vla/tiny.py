@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from policies.learning.vla import Judged, Spoken, saying
 from policies.learning.vla.looking import FIRST, Block, Looking, Prefix, TinyConfig
+from policies.learning.vla.pointing import Pointed
 from policies.models.tokens import ActionTokens
 from sim.spec import Group
 
@@ -23,13 +24,20 @@ class TinyVla(Looking):
     agreement = 1e-4
 
     def __init__(
-        self, tokens: ActionTokens, numbers: int, pictures: Group, words: int, config: TinyConfig, seed: int
+        self,
+        tokens: ActionTokens,
+        numbers: int,
+        pictures: Group,
+        words: int,
+        config: TinyConfig,
+        seed: int,
+        pointed: Pointed | None = None,
     ) -> None:
-        """For `numbers` measured numbers, these pictures, and words of so many numbers each."""
+        """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they point at."""
         width = config.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            super().__init__(numbers, pictures, words, config, seed)
+            super().__init__(numbers, pictures, words, config, seed, pointed)
             self.turn = nn.Parameter(FIRST * torch.randn(tokens.length, width))
             self.said = None if config.parallel else nn.Embedding(tokens.vocabulary, width)
             self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))

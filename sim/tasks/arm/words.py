@@ -81,7 +81,18 @@ class ArmWords(ArmPickPlace):
     engines = {"mujoco": BENCHES["mujoco"]}
     goal = ""
     scores = {"success": "%", "duration": "s", "final_distance": "m", "named_cube": "%"}
-    recipes: ClassVar[Recipes] = {}
+    pointable = "cube_position"
+    recipes: ClassVar[Recipes] = {
+        "vla": {
+            "default": {
+                "algorithm.episodes": 400,
+                "algorithm.corruption": 0.3,
+                "algorithm.updates": 3000,
+                "algorithm.network.beside": 8,
+                "algorithm.network.encoder_layers": 4,
+            }
+        }
+    }
     close = 0.04
     clear = 0.1  # over the other cubes
     slope = 1.0
@@ -109,6 +120,7 @@ class ArmWords(ArmPickPlace):
             Signal("meant", (len(self.things),), "1", "", 0.0, 1.0),
         )
         shown = {*(() if config.cameras else ("cube_position",)), *(MEANING if config.meaning else ())}
+        self.means = () if config.meaning else MEANING
         sensed = {"joint_position", "gripper_opening", "hand_position", *config.cameras}
         seen = (s for s in self.policy if s.name in sensed)
         self.policy: Group = (*seen, *(s for s in true if s.name in shown), told)

@@ -165,35 +165,6 @@ def test_it_learns_to_do_what_the_words_say_where_the_picture_is_the_same(encode
     assert (np.sign(moved[:, [0, 2, 3]]) == -np.sign(actions[:, [0, 2, 3]])).mean() > 0.95
 
 
-@pytest.mark.parametrize("sense", [0, 64])
-def test_words_choose_among_what_is_measured_where_that_is_a_layer(encoder, sense):
-    policy = made(sense=sense)
-    torch.manual_seed(0)
-    tell = torch.nn.Linear(32, 1)
-    optimizer = torch.optim.Adam([*policy.parameters(), *tell.parameters()], 3e-3)
-    (words, there), _, _ = shown(encoder, 2)  # of the first and the third number the sentence says which
-    black = torch.zeros(64, PIXELS, PIXELS, 3, dtype=torch.uint8)
-    for _ in range(300):
-        numbers, said = torch.randn(64, NUMBERS), torch.randint(0, 2, (64,))
-        start = prefix_of(policy, (words[said], there[said]), numbers, {"camera": black}).start
-        error = (tell(start)[:, 0] - numbers[torch.arange(64), 2 * said]).square().mean()
-        optimizer.zero_grad()
-        error.backward()
-        optimizer.step()
-    # Who adds them up can at best tell half of each.
-    assert error.item() < 0.1 if sense else error.item() > 0.25
-
-
-def test_words_that_chose_by_another_function_do_not_fit():
-    """Until November 2026 the layer `choose` scaled what is measured without a bound; the shapes are the same."""
-    policy = made(sense=8)
-    state = policy.state_dict()
-    before = {name.replace("gate.", "choose."): value for name, value in state.items()}
-    assert before.keys() != state.keys()
-    with pytest.raises(RuntimeError, match="choose"):
-        policy.load_state_dict(before)
-
-
 def test_each_role_hears_other_words(encoder):
     """Which word comes first."""
     torch.manual_seed(0)
@@ -224,7 +195,7 @@ def test_each_role_hears_other_words(encoder):
     ("act", "message"),
     [
         (lambda p, x: TinyConfig(width=30, heads=4), "heads divide width"),
-        (lambda p, x: TinyConfig(sense=-1), "sense must not be negative, got -1"),
+        (lambda p, x: TinyConfig(beside=-1), "beside must not be negative, got -1"),
         (lambda p, x: TinyConfig(encoder_layers=-1), "encoder_layers must not be negative, got -1"),
         (lambda p, x: TinyConfig(roles=0), "roles are at least 1"),
         (lambda p, x: p.generate(x, -1.0, torch.Generator()), "zero or positive"),

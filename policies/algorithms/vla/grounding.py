@@ -1,0 +1,64 @@
+"""Before the rest is cloned, words learn alone what they mean: which thing, and where beside it.
+
+From every step of the demonstrations, by where the things and what is meant truly are, which only a simulator knows. It
+takes seconds; inside a clone, whose loss is of commands, it takes longer than the whole clone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.algorithms import LearningError
+from policies.learning import cosine
+from policies.learning.networks import learned
+from policies.learning.vla.pointing import Pointing
+from policies.learning.vla.shown import Sentences, Told
+from sim.rollout import Episode
+from sim.tasks.abilities import HasWords, meaning_of
+
+if TYPE_CHECKING:
+    from policies.algorithms.vla import VlaConfig
+
+LAST = 0.02  # of the rate, in the end
+STEEPEST = 1.0  # norm of a gradient
+
+
+def meaning_at(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
+    """Where the things, and what is meant, are (n, things + meant, 3) at every step; LearningError where none says."""
+    things, meant = meaning_of(task)
+    names = things, *meant
+    for episode in episodes:
+        if missing := [name for name in names if name not in episode.signals]:
+            raise LearningError(
+                f"demonstration {episode.number} does not tell {', '.join(missing)}, from which words learn to point: "
+                "set algorithm.network.beside=0, or take other data"
+            )
+    told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
+    places: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
+    return places
+
+
+def ground(
+    pointing: Pointing, shown: Told, sentences: Sentences, weight: Tensor, config: VlaConfig, generator: torch.Generator
+) -> float:
+    """Words learn to point, from samples of this weight (n,); nats by which they do not, in the last tenth."""
+    pointing.normalise(shown.truth)
+    optimizer = torch.optim.AdamW(learned(pointing), config.learning_rate, weight_decay=config.weight_decay)
+    losses = []
+    for done in range(config.grounding):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * cosine(done / config.grounding, 1.0, LAST)
+        index = torch.multinomial(weight, config.batch_size, True, generator=generator)
+        words, there = sentences.heard(shown.asked[index], config.unheard, generator)
+        loss = pointing.loss(words, there, shown.truth[index])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(pointing.parameters(), STEEPEST)
+        optimizer.step()
+        losses.append(loss.detach())
+    return float(torch.stack(losses[-max(1, config.grounding // 10) :]).mean())

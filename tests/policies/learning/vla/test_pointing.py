@@ -1,0 +1,144 @@
+"""Words that point at places: what they learn alone, and what a policy makes of it."""
+
+import numpy as np
+import pytest
+import torch
+
+from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.pointing import Pointed, Pointing
+from policies.learning.vla.tiny import TinyVla
+from policies.models.export import export
+from policies.models.tokens import BinTokens
+from policies.models.vision import EncoderConfig
+from sim.spec import Signal
+from tests.policies.language.tiny_bert import written
+
+COLOURS, RELATIONS = 3, 4
+OFF = 0.08 * torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
+THINGS = [
+    (a, where, b) for a in range(COLOURS) for where in range(RELATIONS) for b in range(COLOURS) if a not in (b, where)
+]
+UNSEEN = [(a, a, b) for a in range(COLOURS) for b in range(COLOURS) if a != b]
+
+
+def sentence(thing):
+    """Words (4, 11) "put A RELATION B", each known by what it is and, as by a sentence encoder, by where it is."""
+    a, where, b = thing
+    words = torch.zeros(4, 11)
+    words[range(4), [0, 1 + a, 1 + COLOURS + where, 1 + b]] = 1.0
+    words[1, 8], words[3, 9] = 1.0, 1.0
+    return words
+
+
+def scene(n, generator):
+    return torch.rand(n, 3, 3, generator=generator) * torch.tensor([0.3, 0.4, 0.02])
+
+
+def truth(places, things):
+    """Where the things, the one that moves, and the place where it goes, are (n, 5, 3)."""
+    row = torch.arange(len(things))
+    a, where, b = torch.tensor(things).T
+    return torch.cat([places, places[row, a][:, None], (places[row, b] + OFF[where])[:, None]], 1)
+
+
+def learned(first):
+    torch.manual_seed(0)
+    pointing = Pointing(11, Pointed(3, 2, first), 8, 4, 16)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(pointing.parameters(), 2e-2)
+    there = torch.ones(32, 4, dtype=torch.bool)
+    for _ in range(400):
+        things = [THINGS[k] for k in torch.randint(len(THINGS), (32,), generator=generator)]
+        loss = pointing.loss(torch.stack([sentence(t) for t in things]), there, truth(scene(32, generator), things))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return pointing
+
+
+@pytest.fixture(scope="module")
+def pointing():
+    return learned(0)
+
+
+@pytest.mark.parametrize("things", [THINGS, UNSEEN], ids=["learned", "never_said"])
+def test_words_point_at_what_they_mean(pointing, things):
+    places = scene(len(things), torch.Generator().manual_seed(1))
+    so = truth(places, things)
+    pointing.normalise(so)
+    words = torch.stack([sentence(thing) for thing in things])
+    chosen = pointing.choose(words, torch.ones(len(things), 4, dtype=torch.bool))
+    assert chosen.shape == (len(things), pointing.kept) and (chosen.sum(1) == 4.0).all()
+    read = pointing.read(chosen, places).unflatten(1, (2, 3)) * pointing.deviation[3:] + pointing.mean[3:]
+    assert (read - so[:, 3:]).norm(dim=-1).max() < 0.01
+    # Of the places beside a thing several may have become the same.
+    assert torch.allclose(pointing.read(pointing.true(so), places), pointing.read(chosen, places), atol=0.1)
+
+
+def test_what_is_not_there_says_nothing(pointing):
+    words, there = sentence((0, 1, 2))[None].repeat(2, 1, 1), torch.ones(2, 6, dtype=torch.bool)
+    there[:, 4:] = False
+    more = torch.cat([words, torch.randn(2, 2, 11, generator=torch.Generator().manual_seed(0))], 1)
+    assert torch.equal(pointing.choose(more, there), pointing.choose(words, there[:, :4]))
+
+
+def test_the_clone_does_not_teach_words_what_they_mean(pointing):
+    places = scene(4, torch.Generator().manual_seed(0)).requires_grad_()
+    words, there = torch.stack([sentence(t) for t in THINGS[:4]]), torch.ones(4, 4, dtype=torch.bool)
+    assert not pointing.read(pointing.choose(words, there), places).requires_grad
+
+
+def test_things_that_nobody_measures_are_seen():
+    torch.manual_seed(0)
+    seen = Pointing(11, Pointed(2, 1, None), 4, 6, 16)
+    seen.normalise(torch.rand(50, 3, 3))
+    shown = torch.rand(64, 6)
+    so = shown.unflatten(1, (2, 3))
+    optimizer = torch.optim.Adam(seen.parameters(), 1e-2)
+    before = seen.missed(seen.places(torch.zeros(64, 2), shown), so).item()
+    for _ in range(200):
+        loss = seen.missed(seen.places(torch.zeros(64, 2), shown), so)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1 * before
+
+
+@pytest.mark.parametrize("first", [0, None], ids=["measured", "seen"])
+def test_the_file_points_at_what_the_network_points_at(first, tmp_path):
+    encoder = SentenceEncoder(written(tmp_path))
+    last = float(len(encoder.words.vocabulary) - 1)
+    inputs = (
+        Signal("places", (6,), "m", "world"),
+        *(() if first == 0 else (Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0, dtype="uint8"),)),
+        Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
+    )
+    sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
+    config = TinyConfig(width=32, points=8, sight=sight, parallel=True, beside=4)
+    pointed = Pointed(2, 1, first)
+    policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, pointed=pointed)
+    generator = torch.Generator().manual_seed(1)
+    for weight in (policy.head.weight, policy.pointing.which, policy.pointing.where, policy.measure.weight):
+        torch.nn.init.normal_(weight, std=0.5, generator=generator)
+    commands = (Signal("velocity", (2,), "m/s", "world", -2.0, 2.0),)
+    told = SpokenPolicy("told", "task", "robot", 20.0, inputs, commands, encoder, policy, 4)
+    file = export(told, tmp_path / "policy.onnx")
+    rng, state = np.random.default_rng(0), told.initial_state(3)
+    file.reset(3)
+    for said in (["open the drawer", "push the red ball", "close"], ["close", "push the red ball", "open the door"]):
+        signals = {
+            "places": rng.normal(size=(3, 6)).astype(np.float32),
+            "camera": rng.integers(0, 256, (3, 16, 16, 3), np.uint8),
+            "instruction": encoder.words.encode(said, 24)[0],
+        }
+        signals = {s.name: signals[s.name] for s in inputs}
+        wanted, state = told.act(signals, state)
+        got = file.step(signals)
+        assert np.allclose(got["velocity"], wanted["velocity"], atol=1e-5)
+        pointed_at = state["told"][:, -policy.pointing.kept :]
+        assert (pointed_at[:, :2].sum(1) == 1.0).all() and (pointed_at[:, 2:].sum(1) == 1.0).all()
+    elsewhere = signals | {"places": signals["places"] + np.float32(1.0)}
+    chunk = told.act(elsewhere, told.initial_state(3))[1]["chunk"]
+    assert (chunk != told.act(signals, told.initial_state(3))[1]["chunk"]).any()
