@@ -21,6 +21,7 @@ from sim.randomize import drawn, normal
 from sim.spec import Signal
 
 AHEAD = 2  # gates that are told of
+MAPPED = ("next_gate", "gate_after")  # where they are, to whom a map tells that
 SEEN = ("seen_next_gate", "seen_gate_after")
 EVERY = 2  # control steps from one picture to the next
 LATE, USUAL = (2, 4), 3  # control steps after which something is told of a picture; where nothing varies
@@ -32,7 +33,7 @@ SIGNALS = (*(Signal(name, (12,), "m", "body") for name in SEEN), Signal("gates_s
 
 @dataclass(frozen=True)
 class Errors:
-    """Of a camera and its detector, in pictures of 640 pixels across. Ours: no detector was measured."""
+    """Of a camera and its detector, in pixels of its lens. Ours: no detector was measured."""
 
     corner: float = 1.0  # pixels, of each corner in each picture (standard deviation)
     missed: float = 0.05  # probability per picture that a gate is not seen, which is there to be seen
@@ -91,7 +92,7 @@ class GateDetector:
         wide = np.tan(np.radians(self.lens.view) / 2.0)
         edge = wide * np.array([1.0, self.lens.height / self.lens.width])
         there = ((place[..., 0] > NEAREST) & (np.abs(off) < edge).all(axis=-1)).all(axis=-1)
-        pixel = 2.0 * wide / 640.0
+        pixel = 1.0 / self.lens.focal
         shift = normal(u[..., :8], u[..., 8:16]).reshape(n, AHEAD, 4, 2)
         off = off + self.noise * errors.corner * pixel * shift
         ray = np.concatenate([np.ones((*off.shape[:-1], 1)), off], axis=-1)

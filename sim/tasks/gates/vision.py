@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar
 
 from sim.engines.sight.lens import Lens
-from sim.env import Array
 from sim.randomize import Bias, Noise
 from sim.tasks import Recipes
 from sim.tasks.gates import CORNERS, GateConfig, QuadGateRace
-from sim.tasks.gates.detection import AHEAD, SEEN, SIGNALS, Errors, GateDetector
+from sim.tasks.gates.detection import AHEAD, MAPPED, SEEN, SIGNALS, Errors
 from sim.tasks.gates.recipes import VISION
-from sim.tasks.gates.world import GateRace
 from sim.terms import Feature, Mirror
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from sim.tasks.gates.vision_world import GateRaceVision
 
 ODOMETRY = Noise(0.05), Bias(0.1)  # m/s: of velocities that nobody finds by a map
-CAMERA = 2  # an episode's stream of random numbers, after those of `sim.tasks.gates.world`
-MAPPED = ("next_gate", "gate_after")
 
 
 @dataclass
@@ -66,27 +59,6 @@ class QuadGateRaceVision(QuadGateRace):
         self.mirrors = tuple(Mirror({**mirror.changes, **both}) for mirror in self.mirrors)
 
     def open(self, num: int, seed: int) -> GateRaceVision:
+        from sim.tasks.gates.vision_world import GateRaceVision
+
         return GateRaceVision(self, num, seed)
-
-
-class GateRaceVision(GateRace):
-    """The same races; vehicles are told what a detector sees."""
-
-    task: QuadGateRaceVision
-
-    def __init__(self, task: QuadGateRaceVision, num: int, seed: int) -> None:
-        self.detector = GateDetector(num, task.lens, task.errors, task.noise)
-        super().__init__(task, num, seed)
-
-    def _tell(self, read: Mapping[str, Array], rows: NDArray[np.int64]) -> dict[str, Array]:
-        corners = np.stack([read[name].reshape(self.num, 4, 3) for name in MAPPED], axis=1)
-        size = np.stack([self._size[self.track, self._due(k)] for k in range(AHEAD)], axis=1)
-        if self.age[rows].any():
-            self.detector.step(corners, size)
-        else:
-            seeds = [np.random.default_rng([self.seed, int(k), CAMERA]).integers(1 << 63) for k in self.episode[rows]]
-            self.detector.begin(rows, np.array(seeds, np.uint64), corners, size)
-        return self.detector.told
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        return super()._arrays() | self.detector.arrays()

@@ -17,7 +17,7 @@ from sim.rollout import rollout
 from sim.tasks import make
 from sim.tasks.abilities import Differentiable, judged
 from sim.tasks.gates.detection import AHEAD, EVERY, LATE, SEEN, USUAL, Errors, GateDetector
-from sim.tasks.gates.vision import GateRaceVision
+from sim.tasks.gates.vision_world import GateRaceVision
 from tests.sim.tasks.test_gate_race import FEW, drifted
 
 SIDE = 1.5
