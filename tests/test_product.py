@@ -34,10 +34,16 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "shoot", "keep")},
     # Its expert needs a trajectory planned, and a whole lap.
-    **dict.fromkeys(
-        ("quad_gate_race", "quad_gate_race_vision"),
-        {"steps": 600, "track": "figure_eight", "reference": True, "plan_steps": 6, "vary": False},
-    ),
+    **{
+        f"quad_gate_race{how}": {
+            "steps": 600,
+            "track": "figure_eight",
+            "reference": True,
+            "plan_steps": 6,
+            "vary": False,
+        }
+        for how in ("", "_vision")
+    },
     "car_race": {"steps": 60, "tracks": 4},
     "car_race_multi": {"steps": 60, "tracks": 4},
     "car_race_vision": {"steps": 60, "tracks": 4, "width": 16, "height": 16},
