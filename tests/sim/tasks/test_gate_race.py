@@ -273,9 +273,8 @@ def test_at_half_the_pace_the_same_way_takes_twice_as_long():
     (time, passes, position, velocity, push), (slow, late, where, slowly, gently) = told
     assert slow == pytest.approx(2.0 * time) and late == pytest.approx(2.0 * passes)
     np.testing.assert_allclose(where[: 2 * len(position) : 2], position[: len(where[::2])], atol=1e-5)
-    np.testing.assert_allclose(np.gradient(where, EVERY, axis=0)[5:-5], slowly[5:-5], atol=0.2)
+    np.testing.assert_allclose(slowly[: 2 * len(velocity) : 2], 0.5 * velocity[: len(slowly[::2])], atol=1e-5)
     assert np.linalg.norm(gently, axis=1).max() == pytest.approx(0.25 * np.linalg.norm(push, axis=1).max(), rel=0.05)
-    assert np.linalg.norm(slowly, axis=1).max() == pytest.approx(0.5 * np.linalg.norm(velocity, axis=1).max(), rel=0.05)
 
 
 def test_who_is_not_planned_for_does_not_follow():
