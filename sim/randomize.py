@@ -18,6 +18,7 @@ Array = NDArray[np.float32]
 
 DISTRIBUTIONS = ("uniform", "log_uniform", "normal", "one")
 MODES = ("scale", "add", "set")
+GOLDEN, FIRST, SECOND = (np.uint64(k) for k in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
@@ -199,3 +200,21 @@ def delay_weights(delay: NDArray[np.float64], taps: int) -> Array:
         raise ValueError(f"a delay of {float(delay.max()):.2f} control steps needs more than {taps} stored commands")
     whole = np.arange(taps, dtype=np.float64)
     return np.maximum(0.0, 1.0 - np.abs(delay[:, None] - whole)).astype(np.float32)
+
+
+def drawn(seeds: NDArray[np.uint64], step: NDArray[np.int64], count: int) -> Array:
+    """Numbers (n, count), uniform in 0..1, that a seed and a step (n,) decide: splitmix64 (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        at = step.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(1, count + 1, dtype=np.uint64)
+        z = np.add(seeds[:, None], at * GOLDEN, dtype=np.uint64)
+        z = (z ^ (z >> np.uint64(30))) * FIRST
+        z = (z ^ (z >> np.uint64(27))) * SECOND
+        z ^= z >> np.uint64(31)
+    made: Array = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return made
+
+
+def normal(first: Array, second: Array) -> Array:
+    """Normal numbers from two uniform ones (Box and Muller 1958)."""
+    made: Array = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second)
+    return made

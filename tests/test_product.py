@@ -36,7 +36,16 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "keep")},
     **{f"soccer_{how}shoot": {"steps": 200, "opponent": "still"} for how in ("", "vision_")},
     # Its expert needs a trajectory planned, and a whole lap.
-    "quad_gate_race": {"steps": 600, "track": "figure_eight", "reference": True, "plan_steps": 6, "vary": False},
+    **{
+        f"quad_gate_race{how}": {
+            "steps": 600,
+            "track": "figure_eight",
+            "reference": True,
+            "plan_steps": 6,
+            "vary": False,
+        }
+        for how in ("", "_vision")
+    },
     "car_race": {"steps": 300, "tracks": 4},  # the lap of an expert, as demonstrations that all fail teach nothing
     "car_race_multi": {"steps": 400, "tracks": 4},
     "car_race_vision": {"steps": 300, "tracks": 4, "width": 16, "height": 16},

@@ -33,6 +33,7 @@ TASKS = {
     "quad_track": "sim.tasks.quad_track:QuadTrack",
     "quad_any": "sim.tasks.quad_any:QuadAny",
     "quad_gate_race": "sim.tasks.gates:QuadGateRace",
+    "quad_gate_race_vision": "sim.tasks.gates.vision:QuadGateRaceVision",
     "quad_swarm": "sim.tasks.swarm:QuadSwarm",
     "arm_reach": "sim.tasks.arm.reach:ArmReach",
     "arm_push": "sim.tasks.arm.push:ArmPush",
@@ -332,9 +333,7 @@ def with_opponents(task: Task) -> HasOpponents:
 def tracks_of(task: Task) -> HasTracks:
     """The task, if it says what can be remembered; ValueError otherwise."""
     if not isinstance(task, HasTracks):
-        raise ValueError(
-            f"{task.name} does not say what can be tracked: algorithm.network=gru remembers it all the same"
-        )
+        raise ValueError(f"{task.name} does not say what can be tracked: algorithm.network=gru remembers it, too")
     return task
 
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from sim.env import make_env
 from sim.experts.soccer import Scripted
+from sim.randomize import drawn
 from sim.rollout import Episode, rollout
 from sim.tasks import agents_of
-from sim.tasks.soccer.detection import drawn, places, ranked, shown, things
+from sim.tasks.soccer.detection import places, ranked, shown, things
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import SoccerVision1v1

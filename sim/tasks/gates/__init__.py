@@ -62,6 +62,7 @@ class GateConfig:
     vary: bool = True  # mass, thrust and rotor lag, latencies, and noise
     reference: bool = False  # plan the time-optimal trajectory of every track, and tell it to scripted controllers
     plan_steps: int = STEPS  # of the search for that: 12 take a third of the time, and laps get 5 % slower
+    pace: float = 1.0  # of the trajectory that is followed: with 0.8 the same way takes 1.25 times as long
     steps: int = 1200  # of an episode at most
 
     def __post_init__(self) -> None:
@@ -74,6 +75,8 @@ class GateConfig:
             )
         if not 0 <= self.plan_steps <= 1000:
             raise ValueError(f"plan_steps must be within 0..1000, got {self.plan_steps}")
+        if not 0.2 <= self.pace <= 1.0:
+            raise ValueError(f"pace must be within 0.2..1, got {self.pace:g}")
         if self.reference and self.start == "anywhere":
             raise ValueError("the time-optimal trajectory does not pass there: reference needs start=line or reference")
 

@@ -29,6 +29,20 @@ PPO: dict[str, Any] = {
     "algorithm.final_learning_rate": 1e-4,
     "algorithm.evaluation_episodes": 16,
 }
+# The same by a camera: who remembers what was seen learns from the same expert, who is told all and flies more slowly.
+# Nothing is learned from the reward, so the critic has nothing to say.
+VISION: dict[str, Any] = {
+    **PPO,
+    "task.pace": 0.8,
+    "algorithm.total_steps": 3_600_000,
+    "algorithm.network": "gru",
+    "algorithm.critic_hidden": [16],
+    "algorithm.guided": 0.18,
+    "algorithm.alone": 1.0,
+    "algorithm.alone_rate": 0.0,
+    "algorithm.learning_rate": 3e-3,
+    "algorithm.final_learning_rate": 2e-4,
+}
 APG: dict[str, Any] = {
     "task.start": "anywhere",
     "algorithm.network": "mlp",

@@ -43,11 +43,13 @@ class References:
         for k in np.unique(tracks):
             if np.isfinite(self.times[k]):
                 continue
-            found = planned(self.task, self.tracks[k], self.behind)
-            self.times[k], self._passes[k, : len(found.gates)] = found.time[-1], found.time[found.gates]
+            found, pace = planned(self.task, self.tracks[k], self.behind), self.task.config.pace
+            self.times[k], self._passes[k, : len(found.gates)] = found.time[-1] / pace, found.time[found.gates] / pace
             last = min(math.ceil(self.times[k] / EVERY), self.task.episode_steps)
             when = EVERY * np.arange(last + 1, dtype=np.float64)
-            made = np.concatenate([*found.at(when)[:2], found.at(when + LEAD)[2]], axis=1)
+            position, velocity, _ = found.at(pace * when)
+            push = found.at(pace * (when + LEAD))[2]
+            made = np.concatenate([position, pace * velocity, pace**2 * push], axis=1)
             self._first[k], self._last[k] = len(self._samples), last
             self._samples = np.concatenate([self._samples, made.astype(np.float32)])
 

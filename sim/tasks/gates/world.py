@@ -212,8 +212,13 @@ class GateRace:
         if self.references:
             self.references.advance(track, position, rows, self.nearest)
             read["reference"] = self.references.told(track, self.nearest)
+        read |= self._tell(read, rows)
         self._now = np.concatenate([read[name] for name in self._columns], axis=1, dtype=np.float32)
         self._table[:] = to_lanes(self._now)
+
+    def _tell(self, read: Mapping[str, Array], rows: NDArray[np.int64]) -> Mapping[str, Array]:
+        """More signals (num, k), of what `_look` read; `rows` begin an episode, or all are a control step further."""
+        return {}
 
     def _in_gate(self, place: Array, gate: NDArray[np.int64]) -> Array:
         """Points (num, 3), m, in the axes of a gate of each row's track."""

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array
+from sim.randomize import drawn, normal
 from sim.spec import Group, Signal
 
 HIDES = ("others", "mates")  # robots, which stand in front of things
-GOLDEN, FIRST, SECOND = (np.uint64(k) for k in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @dataclass(frozen=True)
@@ -66,24 +66,6 @@ def places(seen: Mapping[str, Array], half_length: float) -> tuple[Array, NDArra
     counts = things(seen["others"].shape[1] // 2)
     found = [known[name].reshape(len(cos), -1, 2) for name in counts]
     return np.concatenate(found, axis=1), hiding(counts)
-
-
-def drawn(seeds: NDArray[np.uint64], step: NDArray[np.int64], count: int) -> Array:
-    """Numbers (n, count), uniform in 0..1, that a seed and a step (n,) decide: splitmix64 (Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        at = step.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(1, count + 1, dtype=np.uint64)
-        z = np.add(seeds[:, None], at * GOLDEN, dtype=np.uint64)
-        z = (z ^ (z >> np.uint64(30))) * FIRST
-        z = (z ^ (z >> np.uint64(27))) * SECOND
-        z ^= z >> np.uint64(31)
-    made: Array = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return made
-
-
-def normal(first: Array, second: Array) -> Array:
-    """Normal numbers from two uniform ones (Box and Muller 1958)."""
-    made: Array = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second)
-    return made
 
 
 class Shown(NamedTuple):

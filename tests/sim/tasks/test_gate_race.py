@@ -263,6 +263,20 @@ def test_fewer_steps_of_the_search_plan_slower_laps():
     assert times[1].times[0] < 0.95 * times[0].times[0]
 
 
+def test_at_half_the_pace_the_same_way_takes_twice_as_long():
+    told = []
+    for pace in (1.0, 0.5):
+        task = make("quad_gate_race", track="figure_eight", reference=True, plan_steps=0, vary=False, pace=pace)
+        made = References(task, task.pool(0), BEHIND)
+        made.plan(np.zeros(1, np.int64))
+        told.append((made.times[0], made._passes[0], *np.split(made._samples.astype(np.float64), 3, axis=1)))
+    (time, passes, position, velocity, push), (slow, late, where, slowly, gently) = told
+    assert slow == pytest.approx(2.0 * time) and late == pytest.approx(2.0 * passes)
+    np.testing.assert_allclose(where[: 2 * len(position) : 2], position[: len(where[::2])], atol=1e-5)
+    np.testing.assert_allclose(slowly[: 2 * len(velocity) : 2], 0.5 * velocity[: len(slowly[::2])], atol=1e-5)
+    assert np.linalg.norm(gently, axis=1).max() == pytest.approx(0.25 * np.linalg.norm(push, axis=1).max(), rel=0.05)
+
+
 def test_who_is_not_planned_for_does_not_follow():
     task = make("quad_gate_race", **FEW)
     assert list(baselines_of("quad_gate_race")) == ["time_optimal"]
