@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,6 +105,14 @@ class Episodic(Protocol):
 
 
 @runtime_checkable
+class Scored(Protocol):
+    """A driver that knows how its robots did what they were to do: a simulated one."""
+
+    def scores(self) -> Mapping[str, NDArray[Any]]:
+        """Of the last flight, name -> (n,)."""
+
+
+@runtime_checkable
 class Transferable(Protocol):
     """Settings of a driver that may fly policies made for another robot."""
 
@@ -121,6 +130,14 @@ def another_episode(driver: Driver) -> Reading | None:
         return None
     driver.first += driver.num
     return driver.read()
+
+
+def scores_of(driver: Driver) -> dict[str, float]:
+    """How the last flight was, in the mean of its robots; nothing where the driver does not know, or they are lost."""
+    if not isinstance(driver, Scored):
+        return {}
+    means = {name: float(values.mean()) for name, values in driver.scores().items()}
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 def carry_out(driver: Driver, commands: Mapping[str, NDArray[Any]], stopped: bool) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from deploy import cli
 from deploy import run as flights
-from deploy.drivers import Driver, Reading, another_episode, clock_of, driver_class, transfers
+from deploy.drivers import Driver, Reading, another_episode, clock_of, driver_class, scores_of, transfers
 from deploy.guard import OVERRIDE, PASS, REASONS, Guard
 from deploy.loop import Arrays, Record, run
 from deploy.policy_file import PolicyFile
@@ -284,8 +284,9 @@ def _about(record: Record, policy: Learning, link: Link, driver: Driver) -> dict
     """What a learner shows of a flight."""
     policies = {"policies": policy.replaced, "refused": link.refused}
     stopped = [REASONS[code] for code in record.stopped.tolist() if code]
+    scored = scores_of(driver) if record.steps else {}
     told = {"steps": record.steps, "missed": record.missed, "trouble": record.trouble, "stopped": stopped}
-    return {**told, **policies, "recovery": record.recovery, "report": driver.report()}
+    return {**told, **policies, "recovery": record.recovery, "report": driver.report(), "scores": scored}
 
 
 def main(argv: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.learning import SCORE
 from policies.models.controller import physical
 from policies.models.networks import Array
 from policies.models.success import SuccessFromClassifier
@@ -24,6 +25,8 @@ from sim.tasks import Task
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
     from policies.learning.hindsight import Hindsight
+
+NEWEST, NEWEST_TIMES = 100, 20  # episodes whose outcomes, and successes whose times are told
 
 
 @dataclass
@@ -109,6 +112,7 @@ class ChunkRollout:
         self.following = num
         self.finished = 0
         self.outcomes: list[bool] = []  # of the newest episodes
+        self.times: list[float] = []  # s that the newest of those took that succeeded
         self._plan = np.zeros((num, horizon, self.actions), np.float32)
         self._left = np.zeros(num, np.int64)  # actions of the plan still to be executed
         self._length = np.zeros(num, np.int64)  # control steps of the episode
@@ -123,8 +127,12 @@ class ChunkRollout:
         return self._see(self.env.observe())
 
     def rates(self) -> dict[str, float]:
-        """Of the newest episodes: "success", and how far a classifier's is the simulator's; of workers, if any."""
+        """Of the newest episodes: "success", and how far a classifier's is the simulator's; of workers, if any.
+
+        Also how long those took that succeeded, the median.
+        """
         rates = {"success": float(np.mean(self.outcomes))} if self.outcomes else {}
+        rates |= {f"{SCORE}duration": float(np.median(self.times))} if self.times else {}
         return rates | (self.judged.rates() if self.judged else {}) | worker_metrics(self.worlds)
 
     def idle(self) -> NDArray[np.int64]:
@@ -197,7 +205,9 @@ class ChunkRollout:
 
     def _begin(self, row: int, succeeded: bool) -> None:
         """The next episode."""
-        self.outcomes = [*self.outcomes, succeeded][-100:]
+        self.outcomes = [*self.outcomes, succeeded][-NEWEST:]
+        if succeeded:
+            self.times = [*self.times, float(self._length[row] / self.task.rate_hz)][-NEWEST_TIMES:]
         self.finished += 1
         self.numbers[row], self.following = self.following, self.following + 1
         self._left[row] = self._length[row] = 0
@@ -209,16 +219,17 @@ class ChunkRollout:
     def state_dict(self) -> dict[str, Any]:
         """Numbers of the open episodes and what was sent in them: physics are found again by doing it again."""
         pending = [[vars(chunk).copy() for chunk in row] for row in self._pending]
-        counts = {"following": self.following, "finished": self.finished, "outcomes": list(self.outcomes)}
+        counts = {"following": self.following, "finished": self.finished}
+        newest = {"outcomes": [*self.outcomes], "times": [*self.times]}
         sent = [np.stack(row) if row else np.zeros((0, self.actions), np.float32) for row in self._sent]
         arrays = {"numbers": self.numbers.copy(), "plan": self._plan.copy(), "left": self._left.copy()}
         judged = {"judged": self.judged.state_dict()} if self.judged else {}
         planned = [[*row] for row in self._planned]
-        return {**counts, **arrays, "pending": pending, "sent": sent, "planned": planned, **judged}
+        return {**counts, **newest, **arrays, "pending": pending, "sent": sent, "planned": planned, **judged}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.following, self.finished = int(state["following"]), int(state["finished"])
-        self.outcomes = list(state["outcomes"])
+        self.outcomes, self.times = list(state["outcomes"]), list(state.get("times", []))  # older states have none
         self.numbers, self._plan = state["numbers"].copy(), state["plan"].copy()
         self._left = state["left"].copy()
         self._pending = [[_Chunk(**chunk) for chunk in row] for row in state["pending"]]

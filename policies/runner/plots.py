@@ -23,9 +23,14 @@ DRAWN = 3  # episodes whose camera is drawn
 
 
 def metrics(folder: Path) -> Rows:
-    """The rows of a run's metrics.jsonl that tell a success rate and the time it took."""
+    """The rows of a run's metrics.jsonl that tell a success rate, or another score, and the time it took."""
     lines = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").is_file() else []
-    return [row for row in map(json.loads, lines) if row.get("success") is not None and "cpu_seconds" in row]
+    rows = [row for row in map(json.loads, lines) if "cpu_seconds" in row]
+    return [row for row in rows if any(_tells(name, value) for name, value in row.items())]
+
+
+def _tells(name: str, value: object) -> bool:
+    return value is not None and (name == "success" or name.startswith(SCORE))
 
 
 def text(report: Report, baselines: Mapping[str, Report]) -> str:
@@ -77,15 +82,16 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
     """
     pyplot = _pyplot()
     others = [name for name in report.score if any(_told(row, name) for row in learning)]
-    count, high = max(3 if learning else 1, len(others)), 2 if others else 1
+    tried = [row for row in learning if row.get("success") is not None]
+    count, high = max(3 if tried else 1, len(others)), 2 if others else 1
     size = (4.5 * count, 4.0 * high)
     figure, axes = pyplot.subplots(high, count, figsize=size, constrained_layout=True, squeeze=False)
-    for axis in (*axes[0][3:], *(axes[1][len(others) :] if others else ())):
+    for axis in (*axes[0][3 if tried else 1 :], *(axes[1][len(others) :] if others else ())):
         axis.set_axis_off()
     along = (("env_steps", "environment steps"), ("cpu_seconds", "CPU time (s)"))
     for axis, (key, label) in zip(axes[0], along, strict=False):
-        if learning:
-            axis.plot([r[key] for r in learning], [100.0 * r["success"] for r in learning], color=BLUE, linewidth=2.0)
+        if tried:
+            axis.plot([r[key] for r in tried], [100.0 * r["success"] for r in tried], color=BLUE, linewidth=2.0)
             for one in baselines.values():
                 axis.axhline(100.0 * one.success, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
             axis.set_ylim(0.0, 100.0)
@@ -100,7 +106,7 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
         for median in (one.score[name].median for one in baselines.values() if name in one.score):
             axis.axhline(np.nan if median is None else median, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
         style(axis, f"{name} while training, median, {report.score[name].unit}", "environment steps", "")
-    last = axes[0][2 if learning else 0]
+    last = axes[0][2 if tried else 0]
     last.bar(range(len(shown)), heights, color=colours, width=0.6)
     errors = np.abs(ends - heights[:, None]).T
     last.errorbar(range(len(shown)), heights, yerr=errors, fmt="none", ecolor=INK, capsize=4, linewidth=1.2)

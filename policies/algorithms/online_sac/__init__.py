@@ -26,6 +26,7 @@ from deploy.safety.recovery import CRASHED, STUCK
 from policies.algorithms.online_sac.robot import SILENCE, Pairs, RobotProcess, Told, left_behind
 from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.torch_path import TorchPath, follow
+from policies.learning import SCORE
 from policies.learning.buffers import Batch
 from policies.learning.fused.squashed import LOG_STD
 from policies.models.controller import normalised
@@ -94,7 +95,7 @@ class OnlinePath(TorchPath):
         self.session = 0  # how many robot processes there were
         self._saved = 0  # of them, those in the last checkpoint
         self.debt = 0.0  # gradient steps that may be done
-        self.unusable = self.human = 0
+        self.unusable = self.human = self.shown = 0  # shown: flights whose scores were told
         self.robot: RobotProcess | None = None
 
     def dump_to(self, folder: Path) -> None:
@@ -115,7 +116,7 @@ class OnlinePath(TorchPath):
         behind, last = left_behind(self.folder, self.layout, self.session, self.known)
         for rows in behind:
             self._take(rows)
-        self.pairs.last, self.known, self._saved, self.session = None, 0, 0, last + 1
+        self.pairs.last, self.known, self._saved, self.session, self.shown = None, 0, 0, last + 1, 0
         settings = f"{config.robot} real_time=true" if "real_time=" not in config.robot else config.robot
         settings += f" episodes={config.num_envs}" if config.num_envs > 1 else ""
         robot = RobotProcess(settings, self._content(), self.folder, self.layout, self.session)
@@ -151,6 +152,8 @@ class OnlinePath(TorchPath):
         """What there is to tell of the robot and of how far learning has come."""
         steps = max(1, self.env.total_steps - self.config.warmup_steps)
         last = robot.flights[-1] if robot.flights else {}
+        flown = last.get("scores", {}) if len(robot.flights) > self.shown else {}  # told once; of a simulated robot
+        self.shown = len(robot.flights)
         counts = {f"recovery_{name}": float(count) for name, count in last.get("recovery", {}).items()}
         return {
             "progress": self.iteration / self.iterations,
@@ -161,6 +164,7 @@ class OnlinePath(TorchPath):
             "human": float(self.human),
             "flights": float(len(robot.flights)),
             **counts,
+            **{SCORE + name: value for name, value in flown.items() if name != "success"},
         }
 
     def _content(self) -> bytes:

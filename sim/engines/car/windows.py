@@ -1,8 +1,8 @@
 """What cars cost along a window of control steps, and how that changes with what they were told.
 
-Cars are rewarded for their way along the centreline, and pay for being close to walls, the closer the more, and for
-looking across the track: no gradient of the way tells who has spun to go on. In here walls are no obstacles: whoever is
-behind one pays for how far, so that a gradient tells the way back.
+Cars are rewarded for their way along the centreline, and pay for being close to walls, the closer the more, for tyres
+that slide beyond their best, and for looking across the track: no gradient of the way tells who has spun to go on. In
+here walls are no obstacles: whoever is behind one pays for how far, so that a gradient tells the way back.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from sim.engines.car import dynamics
 from sim.engines.car.adjoint import advance_adjoint
 from sim.engines.car.grids import INDEX_ROWS, PLACE_ROWS, distance, grid, in_cells
-from sim.engines.car.rows import COMMAND_ROWS, COS, PARAMETER_ROWS, SIN, STATE_ROWS, X, Y
+from sim.engines.car.rows import COMMAND_ROWS, COS, PARAMETER_ROWS, SIN, STATE_ROWS, TURNING, VX, VY, X, Y
 from sim.engines.car.walls import depth_at
 from sim.engines.vector.blocks import block, kernel
 from sim.engines.vector.simd import ALL, LANES
 
 CIRCLES = (1.0, 0.0, -1.0)  # times their reach, where those that touch walls are along the car
 BEND = np.float32(0.3)  # of the way along the centreline that is left, at least, inside a bend
-ZERO, TINY = np.float32(0.0), np.float32(1e-6)
+ZERO, ONE, TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-6)
 GRAZING = np.float32(0.2)  # sine of the angle between a wall and a ray, at least, as far as slopes are concerned
 
 
@@ -31,12 +31,16 @@ class Prices(NamedTuple):
 
     The square of what is missing of the margin, and behind the wall its tangent. Of looking elsewhere than along the
     track: nothing as long as the cosine of that angle is `along`, `aside` times the square of what is missing of it.
+    Of sliding: nothing as long as the sine of the rear tyres' slip angle is `steady`, `slide` times the square of what
+    is beyond; where a car is slower than 1 m/s that angle means less.
     """
 
     margin: np.float32
     touch: np.float32
     along: np.float32
     aside: np.float32
+    steady: np.float32
+    slide: np.float32
 
 
 @kernel
@@ -63,6 +67,15 @@ def judge(state, parameters, index, cells, shape, prices, courses, track, neares
         cost[row], near[row] = prices.aside * askew * askew, np.inf
         w[COS, lane] -= np.float32(2.0) * prices.aside * askew * heading[0]
         w[SIN, lane] -= np.float32(2.0) * prices.aside * askew * heading[1]
+        ahead, slip = s[VX, lane], s[VY, lane] - shape.rear * s[TURNING, lane]
+        square = ahead * ahead + slip * slip + ONE
+        speed = math.sqrt(square)
+        beyond = max(abs(slip) / speed - prices.steady, ZERO)
+        cost[row] += prices.slide * beyond * beyond
+        pulls = np.float32(2.0) * prices.slide * beyond / (square * speed) * (ONE if slip > ZERO else -ONE)
+        w[VX, lane] -= pulls * slip * ahead
+        w[VY, lane] += pulls * (ahead * ahead + ONE)
+        w[TURNING, lane] -= pulls * (ahead * ahead + ONE) * shape.rear
         for circle in CIRCLES:
             ahead = np.float32(circle) * shape.reach
             away, nx, ny = depth_at(s, p, g, cells, ahead, lane)

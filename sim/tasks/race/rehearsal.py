@@ -31,7 +31,10 @@ MARGIN, TOUCH = 0.4, 0.6  # m from walls where they begin to cost; m of way that
 ALONG = 0.7  # cosine of the angle to the track from which on it costs
 ASIDE = 0.5  # m of way, per step, for no cosine
 STILL = 0.03  # m of way per control step of a window: who makes less has spun, or stands
-PRICES = windows.Prices(*(np.float32(price) for price in (MARGIN, TOUCH, ALONG, ASIDE)))
+# Sine of the rear tyres' slip angle from which on it costs, and m of way, per step, for the square of what is beyond.
+# Tyres hold best at a sine of 0.5; behind it a car spins, and from there no gradient tells how it would not have.
+STEADY, SLIDE = 0.33, 2.0
+PRICES = windows.Prices(*(np.float32(price) for price in (MARGIN, TOUCH, ALONG, ASIDE, STEADY, SLIDE)))
 BEYOND = 6  # control steps for which a wall is paid for behind it
 
 

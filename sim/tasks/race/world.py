@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from sim.engines.car import Cars
 from sim.engines.car.camera import Eyes
 from sim.engines.car.course import courses_of, follow
 from sim.engines.car.lidar import angles
+from sim.engines.sight.lens import Lens
 from sim.engines.sight.panorama import landscapes
 from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
 from sim.engines.vector.simd import LANES
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 WEIGHTS = {"progress": 1.0, "touched": -2.0, "impact": -1.0, "jerk": -0.1}
 ROLLING = 3.0  # m/s at most, with which episodes begin
 ASIDE, ASKEW = 0.25, 0.2  # m off the centreline, and rad off its direction, there
-EYES = 0.4  # of the width of a picture for people: what a camera sees
+EYES = 0.4  # of the width of a picture for people: what is seen from the car
+SEAT = Lens(90, 90, 120.0, 10.0, "fisheye")  # the camera of films of cars that have none
 STARTS, SENSORS, PICTURES = range(3)  # an episode's own streams of random numbers
 
 
@@ -231,7 +234,10 @@ class Race:
         return found | seen | {name: getattr(self, name) for name in names}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Its track from above, with the car and what its lidar sees; beside it what its camera does."""
+        """Its track from above, with the car and what its lidar sees; beside it the driver's seat.
+
+        That is what its camera sees, or what one there would. None is drawn among others, whom cameras do not see.
+        """
         from sim.render.match import strip
         from sim.render.track import from_above
 
@@ -240,14 +246,19 @@ class Race:
             self.age[row] / self.task.rate_hz,
             float(self._table[row // LANES, self._columns["velocity"].start, row % LANES]),
         )
-        beside = round(EYES * width) if self.sight else 0
         own, *others = (self._read(k) for k in self._together(row))
+        beside = 0 if others else round(EYES * width)
         track, size = self.tracks[self.track[row]], (height, width - beside)
         above = from_above(track, self.task.driven, own, beams, line, *size, others)
-        if not self.sight:
+        if others:
             return above
-        seen = strip(self.sight.pictures[row][None], (0,), height, beside)
-        return np.concatenate([above, seen], axis=1)
+        seen = self.sight.pictures[row][None] if self.sight else self._seat.see(np.array([row]))[0]
+        return np.concatenate([above, strip(seen, (0,), height, beside)], axis=1)
+
+    @functools.cached_property
+    def _seat(self) -> Eyes:
+        """Cameras for films of cars that have none."""
+        return Eyes(self.cars, SEAT)
 
     def _read(self, row: int) -> dict[str, Array]:
         """What a picture shows of a car."""

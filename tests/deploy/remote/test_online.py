@@ -128,6 +128,8 @@ def test_flights_follow_one_another_as_other_episodes(started):
     goals = [seen[marks["flight"] == k][0, goal] for k in (0, 1)]
     assert (goals[0] != goals[1]).any()
     assert robot.flights[0]["steps"] == 10
+    scores = robot.flights[0]["scores"]
+    assert scores.keys() == TASK.scores.keys() and scores["duration"] == 0.5 and scores["success"] == 0.0
 
 
 def test_it_explores_within_limits_and_noise_lasts(started):

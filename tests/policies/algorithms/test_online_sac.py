@@ -75,6 +75,13 @@ def test_it_learns_from_what_the_robot_did(tmp_path):
     assert one.controller().network.inputs == path.env.feature_size
 
 
+def test_scores_of_a_simulated_robot_are_told_once_per_flight(tmp_path):
+    told = [*learner(tmp_path, robot=SMALL["robot"] + " seconds=1.0", total_steps=100).learn()]
+    scored = [row for row in told if "score_duration" in row]
+    assert scored and len(scored) <= told[-1]["flights"] and "score_success" not in scored[0]
+    assert all(row["score_duration"] == 1.0 for row in scored)
+
+
 def test_a_run_goes_on_with_what_the_robot_did_meanwhile(tmp_path):
     first = learner(tmp_path, total_steps=200)
     learning = first.learn()

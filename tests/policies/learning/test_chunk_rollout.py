@@ -46,6 +46,23 @@ def test_transitions_follow_from_the_chunks():
     assert {(c, 10.0) for c in range(N_STEP)} <= seen
 
 
+def test_it_is_told_how_long_the_newest_successes_took():
+    scenes = ChunkRollout(ToyReach(), seed=3, num=5, horizon=HORIZON, rewards=REWARDS)
+    assert scenes.rates() == {}
+    rng, took = np.random.default_rng(0), []
+    for _ in range(80):
+        before, count = scenes._length.copy(), len(scenes.outcomes)
+        drive(scenes, rng, 1)
+        ended = scenes.outcomes[count:]
+        took += [length + 1 for length, good in zip(before[scenes._length == 0], ended, strict=True) if good]
+    assert len(set(took)) > 1 and len(took) > 20
+    seconds = float(np.median(took[-20:])) / ToyReach().rate_hz
+    assert scenes.rates() == {"success": np.mean(scenes.outcomes), "score_duration": pytest.approx(seconds)}
+    again = ChunkRollout(ToyReach(), seed=3, num=5, horizon=HORIZON, rewards=REWARDS)
+    again.load_state_dict(scenes.state_dict())
+    assert again.rates() == scenes.rates()
+
+
 def test_time_that_runs_out_in_a_chunk_counts_as_much_as_it_took():
     scenes = ChunkRollout(ToyReach(Config(steps=6, radius=1e-6)), 0, 1, HORIZON, REWARDS)
     first, second = drive(scenes, np.random.default_rng(0), 6)

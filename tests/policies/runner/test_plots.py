@@ -79,3 +79,8 @@ def test_other_scores_are_drawn_as_they_were_while_training(policy, tmp_path):
     plots.plot(report, str(tmp_path / "none.png"), {}, [row | {f"score_{name}": None} for row in rows])
     heights = [len(image.imread(tmp_path / file)) for file in ("none.png", "scores.png")]
     assert heights[1] > 1.8 * heights[0]
+    alone = [{k: v for k, v in row.items() if k != "success"} for row in rows]  # of who is told no success on the way
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [{"cpu_seconds": 1.0}, *alone]))
+    assert plots.metrics(tmp_path) == [row for row in alone if row[f"score_{name}"] is not None]
+    plots.plot(report, str(tmp_path / "alone.png"), {}, plots.metrics(tmp_path))
+    assert len(image.imread(tmp_path / "alone.png")) == heights[1]

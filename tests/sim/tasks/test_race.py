@@ -252,13 +252,20 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], said: str):
 
 def test_a_picture_shows_the_car_where_it_is():
     env = opened(2, vary=False)
-    picture = env.render(0, 200, 240)
-    assert picture.shape == (200, 240, 3) and picture.dtype == np.uint8
-    red = (picture[..., 0] > 150) & (picture[..., 1] < 100)
+    picture = env.render(0, 200, 300)
+    assert picture.shape == (200, 300, 3) and picture.dtype == np.uint8
+    above, seat = np.split(picture, [180], axis=1)
+    red = (above[..., 0] > 150) & (above[..., 1] < 100)
     assert 3 < red.sum() < 200
     driven(env, 40)
-    moved = (env.render(0, 200, 240)[..., 0] > 150) & (env.render(0, 200, 240)[..., 1] < 100)
-    assert not (red & moved).any()
+    above, later = np.split(env.render(0, 200, 300), [180], axis=1)
+    moved = (above[..., 0] > 150) & (above[..., 1] < 100)
+    assert moved.any() and not (red & moved).any()
+    inside = slice(55, 145), slice(3, 93)  # a frame around 90 x 90 pixels
+    assert (later[inside] != seat[inside]).any(axis=2).mean() > 0.3
+    sees = make_env(make("car_race_vision", **FEW, vary=False, width=90, height=90, latency=0), 2, 0)
+    sees.reset(range(2), range(2))
+    np.testing.assert_array_equal(seat[inside], sees.observe()["camera"][0])
 
 
 @pytest.mark.parametrize("told", [False, True])

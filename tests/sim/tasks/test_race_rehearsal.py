@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engines.car.rows import COS, SIN
+from sim.engines.car.rows import COS, SIN, TURNING, VX, VY
 from sim.spec import unpack
 from sim.tasks import make
-from sim.tasks.race.rehearsal import ALONG, ASIDE, BEYOND, Rehearsal
+from sim.tasks.race.rehearsal import ALONG, ASIDE, BEYOND, SLIDE, STEADY, Rehearsal
 
 NUM, STEPS = 32, 16
 TRUST = 1e9  # no limit
@@ -162,6 +162,36 @@ def test_looking_across_the_track_costs_and_says_which_way_to_turn() -> None:
     angle = along + turned
     by_hand = np.cos(angle) * g[:, SIN] - np.sin(angle) * g[:, COS]
     np.testing.assert_allclose(by_hand, numeric, atol=2e-2)
+
+
+def test_sliding_costs_and_says_what_would_end_it() -> None:
+    """In the middle of the track, along it."""
+    world = opened(vary=False)
+    track, rows = world.tracks[0], np.arange(NUM)
+    points = rows * len(track.centre) // NUM
+    world.cars.on(rows, np.zeros(NUM, np.int64))
+    world.track[:] = 0
+    rng = np.random.default_rng(0)
+    moving = np.stack([rng.uniform(0.0, 7.0, NUM), rng.uniform(-3.0, 3.0, NUM), rng.uniform(-8.0, 8.0, NUM)], axis=1)
+
+    def cost(changed: np.ndarray) -> np.ndarray:
+        state = {"position": track.centre[points], "heading": track.heading[points]}
+        world.cars.write(rows, {**state, "velocity": changed[:, :2], "turning": changed[:, 2:]})
+        world.nearest[:] = -1
+        world._look(rows)
+        world._time = 0
+        world._note()
+        return world._wall[0].astype(np.float64)
+
+    still = cost(moving)
+    slip = moving[:, 1] - world.task.robot.rear * moving[:, 2]
+    sine = np.abs(slip) / np.sqrt(moving[:, 0] ** 2 + slip**2 + 1.0)
+    np.testing.assert_allclose(still, SLIDE * np.maximum(sine - STEADY, 0.0) ** 2, atol=1e-5)
+    assert (still > 0.01).sum() > 5 and (still == 0.0).sum() > 5
+    g = world._by_wall[0].transpose(0, 2, 1).reshape(NUM, -1)[:, [VX, VY, TURNING]].copy()
+    by = 1e-2 * np.eye(3)
+    numeric = np.stack([(cost(moving + change) - cost(moving - change)) / 2e-2 for change in by], axis=1)
+    np.testing.assert_allclose(g, numeric, atol=5e-3)
 
 
 def test_whoever_stands_begins_anew() -> None:
