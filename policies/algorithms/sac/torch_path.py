@@ -34,6 +34,7 @@ from policies.models.networks.feed_forward import Mlp
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
+from sim.tasks.abilities import judged
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
 
@@ -171,7 +172,7 @@ class TorchPath(Stateful):
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
-        env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
+        env = vector_env(judged(self.task), episodes * agents_of(self.task), seed, self.device)
         return env.fly(lambda seen: self._told(x := env.features(seen), self.kept(x, seen["pictures"])))
 
     def _told(self, x: Tensor, action: Tensor) -> Tensor:
