@@ -202,7 +202,7 @@ def delay_weights(delay: NDArray[np.float64], taps: int) -> Array:
     return np.maximum(0.0, 1.0 - np.abs(delay[:, None] - whole)).astype(np.float32)
 
 
-def drawn(seeds: NDArray[np.uint64], step: NDArray[np.int64], count: int) -> Array:
+def drawn(seeds: NDArray[np.uint64], step: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Numbers (n, count), uniform in 0..1, that a seed and a step (n,) decide: splitmix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         at = step.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(1, count + 1, dtype=np.uint64)
@@ -210,11 +210,11 @@ def drawn(seeds: NDArray[np.uint64], step: NDArray[np.int64], count: int) -> Arr
         z = (z ^ (z >> np.uint64(30))) * FIRST
         z = (z ^ (z >> np.uint64(27))) * SECOND
         z ^= z >> np.uint64(31)
-    made: Array = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    made: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return made
 
 
-def normal(first: Array, second: Array) -> Array:
+def normal(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
     """Normal numbers from two uniform ones (Box and Muller 1958)."""
-    made: Array = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second)
+    made: NDArray[np.float64] = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second)
     return made
