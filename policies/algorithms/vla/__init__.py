@@ -231,12 +231,12 @@ class Vla(Stateful):
 
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""
-        told, pictures = self.policy.tell(batch["words"], batch["there"]), kept(batch)
+        told = self.policy.tell(batch["words"], batch["there"])
         if self.pointing:  # whoever is to learn what is done about it has understood it
             told = replace(told, pointed=self.pointing.true(batch["truth"]))
-        seen = self.head.see(self.policy, told, batch["numbers"], pictures)
+        seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
         loss = self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
-        if self.pointing and pictures and (places := self.head.places(seen)) is not None:
+        if self.pointing and self.pointing.find and (places := self.head.places(seen)) is not None:
             loss = loss + self.pointing.missed(places, batch["truth"])
         return loss
 

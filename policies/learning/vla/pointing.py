@@ -89,7 +89,8 @@ class Pointing(nn.Module):
     def choose(self, words: Tensor, there: Tensor) -> Tensor:
         """What they point at: 1 for the likeliest thing and the likeliest place at it (n, kept), else 0."""
         likely = self.likely(words, there)
-        return torch.cat([(some == some.amax(-1, keepdim=True)).flatten(1) for some in likely], 1).to(words)
+        first = [torch.arange(some.shape[-1], device=some.device) == some.argmax(-1, keepdim=True) for some in likely]
+        return torch.cat([chosen.flatten(1) for chosen in first], 1).to(words)
 
     def _off(self, truth: Tensor) -> Tensor:
         """Squared distances (n, meant, things, beside) of what is meant from all that can be pointed at."""

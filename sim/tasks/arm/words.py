@@ -91,7 +91,8 @@ class ArmWords(ArmPickPlace):
                 "algorithm.network.beside": 8,
                 "algorithm.network.encoder_layers": 4,
             }
-        }
+        },
+        "vla_rl": {"default": {"algorithm.clone.network.beside": 8, "algorithm.clone.network.encoder_layers": 4}},
     }
     close = 0.04
     clear = 0.1  # over the other cubes

@@ -156,8 +156,8 @@ class QuadGateRace:
         )
 
     def judged(self) -> QuadGateRace:
-        """From the line, where a gate that is missed can be flown again."""
-        return self._with(start="line", retry=True)
+        """From the line, at the full pace, where a gate that is missed can be flown again."""
+        return self._with(start="line", retry=True, pace=1.0)
 
     def conditions(self) -> dict[str, QuadGateRace]:
         """Nominal, as in training, and on the fixed tracks, which no training sees; all from the line."""
