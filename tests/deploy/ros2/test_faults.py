@@ -115,15 +115,7 @@ def fly(lab: Graph, name: str) -> Fate:
     return Fate(rung, at - began, complaint, lab.turning - began)
 
 
-# To one of the others.
-ALIKE = (
-    "odometry freezes",
-    "odometry comes late",
-    "the clock jumps",
-    "target stops",
-    "target freezes",
-    "target is NaN",
-)
+ALIKE = ("odometry freezes", "odometry comes late", "target stops", "target is NaN")  # to one of the others
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in ALIKE else n for n in ROBOT])

@@ -168,7 +168,6 @@ def varied_flight(name, n=4):
     return state, nominal, changed, commands, [fly_reference(base, state, commands, p) for p in (nominal, changed)]
 
 
-@pytest.mark.thinned
 @pytest.mark.parametrize("parameter", list(VARIATIONS))
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_parameter_means_the_same_in_every_engine(name, parameter):
