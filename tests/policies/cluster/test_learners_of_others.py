@@ -44,7 +44,7 @@ SPEAKING = (
 )
 TAUGHT = (
     *("task=tests.policies.algorithms.test_student:Told", "algorithm=student", "algorithm.parts=2"),
-    *("algorithm.eyes=encoder", "algorithm.league=false"),
+    *("algorithm.eyes=encoder", "algorithm.league=false", "algorithm.practice_steps=0", "algorithm.snapshots=0"),
     *("algorithm.num_envs=8", "algorithm.rollout_steps=8", "algorithm.total_steps=256", "algorithm.minibatches=2"),
     *("algorithm.epochs=1", "algorithm.hidden=[8,8]", "algorithm.critic_hidden=[8]", "algorithm.evaluate_every=0"),
     *("algorithm.evaluation_episodes=2", "algorithm.gaze_steps=0", "algorithm.guided=0.6"),
@@ -172,11 +172,8 @@ def test_who_shares_is_named():
 def test_what_cannot_be_shared_is_refused(tmp_path):
     teacher = export(chasing(make("soccer_1v1")), tmp_path / "teacher.onnx").path
     student = (
-        "task=soccer_vision_1v1",
-        "algorithm=student",
-        f"algorithm.teacher={teacher}",
-        "algorithm.parts=2",
-        "algorithm.eyes=encoder",
+        *("task=soccer_vision_1v1", "algorithm=student", f"algorithm.teacher={teacher}", "algorithm.parts=2"),
+        *("algorithm.eyes=encoder", "algorithm.practice_steps=0", "algorithm.snapshots=0"),
     )
     for words, why in (
         ((*SAC, "learners=3"), "learners=3 are more than algorithm.parts=2 of this run"),
@@ -189,7 +186,20 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
         (("task=quad_hover", "algorithm=advised_sac", "algorithm.parts=2"), "advised_sac learns in one process"),
         (("task=quad_hover", "algorithm=online_sac", "algorithm.parts=2"), "online_sac learns in one process"),
         (("task=quad_hover", "algorithm=advised_sac", "learners=2"), "learners=2: advised_sac learns in one process"),
+        (
+            ("task=quad_hover", "algorithm=sac", "algorithm.workers=2", "learners=2"),
+            "learners=2: algorithm.parts=2 doe",
+        ),
+        (
+            ("task=soccer_vision_1v1", "algorithm=student", "learners=2"),
+            "learners=2: algorithm.parts=2 cut a student's",
+        ),
         ((*TAUGHT, "algorithm.league=true"), "they go with algorithm.teacher=FILE"),
+        (
+            (*student, "algorithm.league=false", "algorithm.practice_steps=9000"),
+            "practice_steps=0, snapshots=0 and wor",
+        ),
+        ((*student, "algorithm.league=false", "algorithm.snapshots=3"), "practice_steps=0, snapshots=0 and workers=1"),
         ((*student, "algorithm.league=true"), "they go with algorithm.teacher=FILE, eyes=encoder, league=false"),
         (
             (*student, "algorithm.league=false", "algorithm.gaze_steps=9000"),
