@@ -374,9 +374,7 @@ class Student:
         if int(state["seed"]) != self.seed:  # of those who are made later
             self.seed = int(state["seed"])
             self._make_eyes()
-        content, looks, taught = (
-            np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks", "taught")
-        )
+        content, looks, taught = (bytes(np.asarray(state[name], np.uint8)) for name in ("content", "looks", "taught"))
         if content:
             self._meet(content)
         elif self.teacher:
