@@ -55,12 +55,12 @@ class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 
     `Config` is a mutable dataclass. What an algorithm may be besides: `HasRecipes`, `HasBaselines`, `HasProvenance`,
-    `HasSnapshots`, `HasStages`. Its `parts`, if there is that, names the setting that cuts it for learners.
+    `HasSnapshots`, `HasStages`, `GoesBy`, `CutBy`.
     """
 
     Config: type
     needs: tuple[type | UnionType, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
-    takes: tuple[str, ...]  # of DEMANDS: what else a task may ask of it; "learners": several share what has `parts`
+    takes: tuple[str, ...]  # of DEMANDS: what else a task may ask of it; "learners": several share it, see `CutBy`
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None: ...
 
@@ -130,6 +130,18 @@ class GoesBy(Protocol):
     """An algorithm that learns by another's recipes, where a task has none for itself."""
 
     goes_by: str
+
+
+@runtime_checkable
+class CutBy(Protocol):
+    """An algorithm that `takes` learners, and is cut into parts for them by another setting than `parts`."""
+
+    cut_by: str  # its name; 0 there is as many as learners
+
+
+def cut_by(kind: Any) -> str:
+    """The setting that cuts a class of algorithms for learners."""
+    return kind.cut_by if isinstance(kind, CutBy) else "parts"
 
 
 def goes_by(name: str, kind: Any) -> tuple[str, ...]:

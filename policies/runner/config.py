@@ -16,7 +16,7 @@ from typing import Any
 
 from deploy.system import extras
 from deploy.system.files import write_atomic
-from policies.algorithms import algorithm_class, goes_by
+from policies.algorithms import algorithm_class, cut_by, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.loggers import LOGGERS
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
@@ -211,9 +211,12 @@ def check_learners(settings: Settings) -> None:
         )
     if ":" in settings.options.device:
         raise SettingsError(f"learners={count} have a GPU each, or all one: device=cuda, not {settings.options.device}")
-    name = getattr(kind, "parts", "parts")
+    name = cut_by(kind)
     if not settings.options.resume and not getattr(chosen, name):
-        settings.algorithm_config = chosen = dataclasses.replace(chosen, **{name: count})
+        try:
+            settings.algorithm_config = chosen = dataclasses.replace(chosen, **{name: count})
+        except ValueError as error:  # of other settings, which do not go with that
+            raise SettingsError(f"learners={count}: {error}") from error
     if (parts := getattr(chosen, name) or 1) < count:
         raise SettingsError(f"learners={count} are more than algorithm.{name}={parts} of this run")
 

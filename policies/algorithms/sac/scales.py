@@ -24,7 +24,7 @@ def normalizers(task: Task, env: AnyVecEnv, device: str) -> tuple[Normalizer, No
 
 
 @torch.no_grad()
-def moved(
+def renormalised(
     critics: Sequence[Ensemble],
     optimizer: torch.optim.Optimizer,
     changes: Sequence[tuple[slice, Normalizer, Normalizer]],

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from policies.algorithms.sac.earlier import check_same, contract, digest, read
-from policies.algorithms.sac.prior import replay
-from policies.algorithms.sac.scales import moved, normalizers
+from policies.algorithms.sac.earlier_torch import replay
+from policies.algorithms.sac.scales import normalizers, renormalised
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
 from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
 from policies.learning.fused.moments import smallest_std
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from policies.algorithms.sac import SacConfig
 
 Loss = Callable[[Batch], tuple[Tensor, Batch]]
+Part = tuple[Batch, float]  # of a batch, and its share of it
 
 
 class TorchPath(Stateful):
@@ -90,7 +91,7 @@ class TorchPath(Stateful):
         self.gradient_steps = 0
 
     def _earlier(self, run: str, state: Mapping[str, Any], others: ReplayBuffer | None) -> ReplayBuffer:
-        """See `policies.algorithms.sac.prior`."""
+        """See `policies.algorithms.sac.earlier_torch`."""
         return replay(run, state, others, self.task, self.env, self.device)
 
     def _make_actor(self, weights: torch.Generator) -> PictureActor:
@@ -121,7 +122,7 @@ class TorchPath(Stateful):
         last = self.critic.weights[0].shape[1] - self.env.action_size
         seen = slice(0, size), self.critic_norm, self.recent_critic
         done = slice(last, None), self.action_norm, self.recent_action
-        moved((self.critic, self.target_critic), self.critic_optimizer, (seen, done))
+        renormalised((self.critic, self.target_critic), self.critic_optimizer, (seen, done))
         self.critic_norm, self.action_norm = self.recent_critic, self.recent_action
         self.recent_critic, self.recent_action = self._normalizers()
 
@@ -271,8 +272,8 @@ class TorchPath(Stateful):
         some: Tensor | None = None  # of the targets; all
         if config.target_critics < config.critics:
             some = torch.randperm(config.critics, generator=self.generator, device=self.device)[: config.target_critics]
-        parts = [self.learners.cut(batch, place)[0] for place in range(len(self.learners.mine))]
-        for part in parts:
+        parts = [self.learners.cut(batch, place) for place in range(len(self.learners.mine))]
+        for part, _ in parts:
             for when in ("", "next_"):
                 part[f"{when}c"] = self._judged(part[f"{when}c"], kept(part, when))
         metrics = self._step(self.critic_optimizer, self.critic, lambda part: self._critic_loss(part, some), parts)
@@ -284,12 +285,12 @@ class TorchPath(Stateful):
             follow(self.target_actor, self.actor, config.tau)
         return metrics
 
-    def _step(self, optimizer: torch.optim.Optimizer, network: nn.Module, loss: Loss, parts: list[Batch]) -> Batch:
+    def _step(self, optimizer: torch.optim.Optimizer, network: nn.Module, loss: Loss, parts: list[Part]) -> Batch:
         """One step of all learners down the mean of that loss over a batch, of which mine are these parts."""
 
         def own(place: int, _: int) -> tuple[Tensor, Batch]:
-            value, more = loss(parts[place])
-            share = len(parts[place]["action"]) / self.config.batch_size
+            part, share = parts[place]
+            value, more = loss(part)
             return value * share, {name: shown * share for name, shown in more.items()}
 
         told = self.learners.gradient(own, [*network.parameters()])
@@ -319,12 +320,12 @@ class TorchPath(Stateful):
         smallest: Tensor = (values if some is None else values[some]).amin(0)
         return smallest - penalty
 
-    def _update_actor(self, parts: list[Batch]) -> Batch:
+    def _update_actor(self, parts: list[Part]) -> Batch:
         """A step up the critics' mean (TD3: the first critic), and SAC's entropy weight towards its target."""
         config = self.config
         if not config.deterministic:
             noise = self._noise(torch.Size((config.batch_size, self.env.action_size)))
-            for place, part in enumerate(parts):
+            for place, (part, _) in enumerate(parts):
                 part |= self.learners.cut({"noise": noise}, place)[0]
         self.critic.requires_grad_(False)
         told = self._step(self.actor_optimizer, self.actor, self._actor_loss, parts)

@@ -88,10 +88,11 @@ class StudentConfig(PpoConfig):
                 "needs algorithm.gaze_steps >= 0 and detector_steps >= 1000, got "
                 f"{self.gaze_steps} and {self.detector_steps}"
             )
-        if self.parts > 1 and (not self.teacher or self.league or self.eyes == "detector" or self.workers != 1):
+        besides = self.league or self.eyes == "detector" or self.practice_steps or self.snapshots
+        if self.parts > 1 and (not self.teacher or besides or self.workers != 1):
             raise ValueError(
                 f"algorithm.parts={self.parts} cut a student's lessons alone: they go with algorithm.teacher=FILE, "
-                "eyes=encoder, league=false and workers=1"
+                "eyes=encoder, league=false, practice_steps=0, snapshots=0 and workers=1"
             )
         if self.bound:
             raise ValueError("algorithm.bound is ppo's: a student's practice has algorithm.practice_bound")
@@ -373,8 +374,7 @@ class Student:
         if int(state["seed"]) != self.seed:  # of those who are made later
             self.seed = int(state["seed"])
             self._make_eyes()
-        parts = (np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks", "taught"))
-        content, looks, taught = parts
+        content, looks, taught = (bytes(np.asarray(state[name], np.uint8)) for name in ("content", "looks", "taught"))
         if content:
             self._meet(content)
         elif self.teacher:

@@ -115,7 +115,7 @@ class Vla(Stateful):
     Config = VlaConfig
     needs: tuple[type, ...] = (HasWords,)
     takes: tuple[str, ...] = ("tokens", "learners")
-    parts = "shares"  # its setting
+    cut_by = "shares"
     state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
     state_values = ("seed", "done", "misunderstood")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
@@ -188,14 +188,16 @@ class Vla(Stateful):
         Each learner draws all that is random; the gradients are of the rows of its shares.
         """
         with enough():
-            drawn = [self._drawn(shown, sentences, rows) for rows in index.split(self.config.micro_batch or len(index))]
+            pieces = index.split(self.config.micro_batch or len(index))
+            drawn = (self._drawn(shown, sentences, rows) for rows in pieces)
+            every = [*drawn] if self.learners.parts > 1 else []  # the only part takes each as it comes, once
 
             def own(place: int, piece: int) -> tuple[Tensor, dict[str, Tensor]]:
-                batch, share = self.learners.cut(drawn[piece], place)
-                loss = self._loss(batch) * (share * (len(drawn[piece]["wanted"]) / len(index)))
+                batch, share = self.learners.cut(every[piece] if every else next(drawn), place)
+                loss = self._loss(batch) * (share * (len(pieces[piece]) / len(index)))
                 return loss, {"loss": loss}
 
-            whole = self.learners.gradient(own, self.learning, len(drawn))["loss"]
+            whole = self.learners.gradient(own, self.learning, len(pieces))["loss"]
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
             self.optimizer.step()
         return whole

@@ -108,7 +108,7 @@ class VlaRl(Stateful):
     Config = VlaRlConfig
     needs: tuple[type, ...] = (HasWords,)
     takes: tuple[str, ...] = ("tokens", "learners")
-    parts = "shares"  # its setting
+    cut_by = "shares"
     state_parts = ("cloning", "improvement", "insight", "potential", "critic", "curriculum")
     state_values = ("seed", "iteration", "env_steps", "ready", "started")
 
@@ -178,6 +178,9 @@ class VlaRl(Stateful):
         asked = torch.from_numpy(np.array([thing for _, thing in drawn]))
         said = self.sentences.choose(asked, self.generator).repeat_interleave(grouped_by)
         chunks = practice(numbers.tolist(), self._speaker(said))
+        # Before anything is summed: whether and how often that is done depends on what was practised.
+        practised = chunks.numbers, chunks.tokens, chunks.logs, torch.from_numpy(chunks.success)
+        self.learners.agree(practised)
         self.env_steps += chunks.steps
         rates = self.curriculum.learn(things, chunks.success)
         if config.advantage == "grpo":

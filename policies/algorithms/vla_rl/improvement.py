@@ -91,7 +91,7 @@ class Improvement(Stateful):
                 continue
             break
         told = {name: float(torch.stack([m[name] for m in found if name in m]).mean()) for name in found[0]}
-        self.learners.agree([*learned(self.policy), chunks.numbers, chunks.logs])
+        self.learners.agree(learned(self.policy))
         self._adapt(told["kl"], float(found[-1]["kl"]))
         return {**told, "learning_rate": self.optimizer.param_groups[0]["lr"], "disagreement": apart}
 

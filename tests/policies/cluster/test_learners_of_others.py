@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from policies.algorithms import ALGORITHMS, algorithm_class
+from policies.algorithms import ALGORITHMS, LostLearnerError, algorithm_class
 from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.torch_path import TorchPath
 from policies.algorithms.vla import Vla
 from policies.algorithms.vla_rl import VlaRl
 from policies.algorithms.vla_rl.improvement import Improvement
+from policies.learning.parallel.group import Group
 from policies.learning.parallel.learners import Learners
 from policies.models.export import export
 from policies.runner import checkpoint
@@ -44,7 +45,7 @@ SPEAKING = (
 )
 TAUGHT = (
     *("task=tests.policies.algorithms.test_student:Told", "algorithm=student", "algorithm.parts=2"),
-    *("algorithm.eyes=encoder", "algorithm.league=false"),
+    *("algorithm.eyes=encoder", "algorithm.league=false", "algorithm.practice_steps=0", "algorithm.snapshots=0"),
     *("algorithm.num_envs=8", "algorithm.rollout_steps=8", "algorithm.total_steps=256", "algorithm.minibatches=2"),
     *("algorithm.epochs=1", "algorithm.hidden=[8,8]", "algorithm.critic_hidden=[8]", "algorithm.evaluate_every=0"),
     *("algorithm.evaluation_episodes=2", "algorithm.gaze_steps=0", "algorithm.guided=0.6"),
@@ -163,6 +164,26 @@ def test_micro_batches_add_up():
     torch.testing.assert_close(found[0][1], (x @ weight).square().mean().detach())
 
 
+def test_practice_that_differs_is_noticed_before_anything_is_summed(monkeypatch):
+    class Other(Group):
+        """With one who practised something else."""
+
+        def told(self, what=0):
+            return what
+
+        def gathered(self, own):
+            return torch.stack([own, own + 1])
+
+        def summed(self, own, order):
+            raise AssertionError("gradients of other rows are summed")
+
+    made = VlaRl(ToyWords(), few(iterations=1, episodes=4, critic_alone=0, shares=2), 0)
+    assert [*made.cloning.learn()]
+    monkeypatch.setattr(made.learners, "group", Other(0, 2))
+    with pytest.raises(LostLearnerError, match="the learners are no longer the same"):
+        next(made.learn())
+
+
 def test_who_shares_is_named():
     sharing = [name for name in sorted(ALGORITHMS) if "learners" in algorithm_class(name).takes]
     with pytest.raises(SettingsError, match=f"apg learns in one process; {', '.join(sharing[:-1])} and {sharing[-1]} "):
@@ -172,11 +193,8 @@ def test_who_shares_is_named():
 def test_what_cannot_be_shared_is_refused(tmp_path):
     teacher = export(chasing(make("soccer_1v1")), tmp_path / "teacher.onnx").path
     student = (
-        "task=soccer_vision_1v1",
-        "algorithm=student",
-        f"algorithm.teacher={teacher}",
-        "algorithm.parts=2",
-        "algorithm.eyes=encoder",
+        *("task=soccer_vision_1v1", "algorithm=student", f"algorithm.teacher={teacher}", "algorithm.parts=2"),
+        *("algorithm.eyes=encoder", "algorithm.practice_steps=0", "algorithm.snapshots=0"),
     )
     for words, why in (
         ((*SAC, "learners=3"), "learners=3 are more than algorithm.parts=2 of this run"),
@@ -189,7 +207,11 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
         (("task=quad_hover", "algorithm=advised_sac", "algorithm.parts=2"), "advised_sac learns in one process"),
         (("task=quad_hover", "algorithm=online_sac", "algorithm.parts=2"), "online_sac learns in one process"),
         (("task=quad_hover", "algorithm=advised_sac", "learners=2"), "learners=2: advised_sac learns in one process"),
+        (("task=quad_hover", "algorithm=sac", "algorithm.workers=2", "learners=2"), "learners=2: algorithm.parts=2 "),
+        (("task=soccer_vision_1v1", "algorithm=student", "learners=2"), "learners=2: algorithm.parts=2 cut a student"),
         ((*TAUGHT, "algorithm.league=true"), "they go with algorithm.teacher=FILE"),
+        ((*student, "algorithm.league=false", "algorithm.practice_steps=9000"), "practice_steps=0, snapshots=0 and"),
+        ((*student, "algorithm.league=false", "algorithm.snapshots=3"), "practice_steps=0, snapshots=0 and workers=1"),
         ((*student, "algorithm.league=true"), "they go with algorithm.teacher=FILE, eyes=encoder, league=false"),
         (
             (*student, "algorithm.league=false", "algorithm.gaze_steps=9000"),
