@@ -176,7 +176,7 @@ class Looking(nn.Module):
     def tell(self, words: Tensor, there: Tensor) -> Told:
         heard = self.hear(words)
         weight = self.counts(heard).masked_fill(~there[..., None], -torch.inf).softmax(1)
-        pointed = self.pointing.choose(words, there) if self.pointing else words.new_zeros(len(words), 0)
+        pointed = self.pointing.choose(words, there) if self.pointing else words.new_zeros(words.shape[0], 0)
         return Told(heard, there, self.gather((weight.transpose(1, 2) @ heard).flatten(1)), pointed)
 
     def kept(self, words: int) -> int:

@@ -139,8 +139,8 @@ def test_where_a_model_cannot_advise_one_sentence_says_so(tmp_path):
         make(ToyReach(), config)
     with pytest.raises(ValueError, match="is no folder with config.json"):
         make(ToySight(), config)
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).touch()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
     many = ToySight()
     many.commands = tuple(replace(many.commands[0], name=f"wheel_{k}") for k in range(2))
     with pytest.raises(ValueError, match="26 options at most; 3 levels of each command of toy_sight are 81"):
