@@ -42,7 +42,7 @@ PACKAGED = {
 }
 PACKAGE = "package://"
 LARGEST_XML, LARGEST_ASSET = 20_000_000, 500_000_000  # bytes of one file
-MOST_FILES = 1000
+MOST_FILES, DEEPEST = 1000, 50  # files that one includes, and how many of them one in another
 # What an element makes, by its attributes, all of them multiplied: copies, points, pixels, numbers.
 MAKES = {
     "composite": ("count",),
@@ -214,6 +214,8 @@ def _documents(
         left[0] -= 1
         if left[0] < 0:
             raise ValueError(f"{path}: it includes more than {MOST_FILES} files")
+        if len(above) > DEEPEST:
+            raise ValueError(f"{path}: it is included {DEEPEST} files deep, and includes more")
         name = element.get("file", "")
         found = next((p for p in (above[0].parent / name, path.parent / name) if name and p.is_file()), None)
         if found is None:

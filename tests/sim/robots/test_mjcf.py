@@ -150,6 +150,13 @@ def test_a_small_file_does_not_make_a_large_model(tmp_path: Path, part: str, sai
         load(written(tmp_path, f"<mujoco>{part}</mujoco>"))
 
 
+def test_includes_in_one_another_have_an_end(tmp_path: Path) -> None:
+    for number in range(990):
+        (tmp_path / f"{number}.xml").write_text(f'<mujoco><include file="{number + 1}.xml"/></mujoco>')
+    with pytest.raises(ValueError, match=r"50\.xml: it is included 50 files deep, and includes more"):
+        load(str(tmp_path / "0.xml"))
+
+
 def test_what_is_included_is_copied_with_what_includes_it(tmp_path: Path) -> None:
     (tmp_path / "b.xml").write_text('<mujoco><replicate count="200"><site/></replicate></mujoco>')
     inner = '<replicate count="200"><include file="b.xml"/></replicate>'
