@@ -126,11 +126,7 @@ class _Size:
 
     def __init__(self) -> None:
         self._made, self._copied = 0.0, 0.0
-        self._things, self._each, self._keys = (
-            0.0,
-            0.0,
-            0.0,
-        )  # things have so many numbers each, and so in each keyframe
+        self._things, self._each, self._keys = 0.0, 0.0, 0.0  # elements, numbers that each has of its own, keyframes
 
     def add(self, element: ElementTree.Element, copies: float) -> None:
         """One that is there so many times."""
