@@ -25,17 +25,28 @@ def read(path: str, most: float) -> dict[str, NDArray[Any]]:
             members = archive.infolist()
             if len(members) > MOST or sum(member.file_size for member in members) > most:
                 raise ValueError(f"it unpacks to more than {int(most)} bytes, or {MOST} arrays")
-            return {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
+            if sum(member.compress_size for member in members) > len(content):
+                raise ValueError("its arrays overlap")  # each may be small and take long to unpack
+            return {member.filename.removesuffix(".npy"): _array(_member(archive, member)) for member in members}
     except (
         zipfile.BadZipFile,
         zlib.error,
         EOFError,
         NotImplementedError,
+        OverflowError,
         RuntimeError,
         SyntaxError,
         TypeError,
     ) as error:
         raise ValueError(" ".join(str(error).split())[:200]) from None
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """What a member unpacks to, no more of it than it says: reading all at once unpacks all before it is cut."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # of others no part can be unpacked
+        raise ValueError(f"{member.filename[:40]} in it is compressed as numpy never does: numpy.savez_compressed does")
+    with archive.open(member) as file:
+        return file.read(member.file_size + 1)
 
 
 def _array(content: bytes) -> NDArray[Any]:

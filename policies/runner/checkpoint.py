@@ -86,7 +86,8 @@ def loads(content: bytes, path: str | os.PathLike[str]) -> Tree:
         raise CheckpointError(f"{path}: damaged, its {len(content)} bytes do not match their checksum")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            description = json.loads(_member(archive, "tree"))
+            _check_members(archive.infolist(), len(content))
+            description = json.loads(archive.read("tree"))
             if description["schema"] != SCHEMA:
                 raise CheckpointError(
                     f"{path}: has schema {description['schema']!r:.40}, this version reads schema {SCHEMA}"
@@ -170,23 +171,26 @@ class _Arrays:
         if type(index) is not int or index in self._taken:
             raise CheckpointError(f"the array {index!r:.40} is named twice, or is none")
         self._taken.add(index)
-        whole = _member(self._archive, f"{index}.npy")
-        content = io.BytesIO(whole)
-        if np.lib.format.read_magic(content) != (1, 0):
-            raise CheckpointError(f"the array {index} is of another version of numpy's format")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(content)
-        if dtype.kind not in KINDS or math.prod(shape) * dtype.itemsize != len(whole) - content.tell():
-            raise CheckpointError(f"the array {index} of {dtype} {shape} is not as long as it says")
-        content.seek(0)
-        array: np.ndarray[Any, Any] = np.lib.format.read_array(content, allow_pickle=False)
+        name = f"{index}.npy"
+        with self._archive.open(name) as content:  # not read whole: a replay buffer would be there twice
+            if np.lib.format.read_magic(content) != (1, 0):
+                raise CheckpointError(f"the array {index} is of another version of numpy's format")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+            length = self._archive.getinfo(name).file_size - content.tell()
+            if dtype.kind not in KINDS or math.prod(shape) * dtype.itemsize != length:
+                raise CheckpointError(f"the array {index} of {dtype} {shape} is not as long as it says")
+            content.seek(0)
+            array: np.ndarray[Any, Any] = np.lib.format.read_array(content, allow_pickle=False)
         return array
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file of an archive, which is as long in it as by itself: what is packed could be any length."""
-    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-        raise CheckpointError(f"{name} in it is compressed, and a checkpoint never is")
-    return archive.read(name)
+def _check_members(members: list[zipfile.ZipInfo], length: int) -> None:
+    """CheckpointError when more could come out of an archive than the bytes that it has."""
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise CheckpointError(f"{member.filename[:40]} in it is compressed, and a checkpoint never is")
+    if sum(member.file_size for member in members) > length:
+        raise CheckpointError("malformed: what it holds overlaps")
 
 
 def _decode(value: Any, arrays: _Arrays) -> Any:

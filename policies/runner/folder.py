@@ -20,6 +20,7 @@ WRITES = (  # a run, besides those above
     *("metrics.jsonl", "events.out.tfevents.*", "timing.json", "report.json", "report.png", "gaze.png", "video.mp4"),
     *("league.json", "league.png", "baselines", "diverged", "profile.pstats", "profile.txt"),
 )
+OUT, ANOTHER = "a link out of it", "choose another out=DIR"
 
 
 def opened(settings: Settings) -> tuple[Path, Lock]:
@@ -51,19 +52,37 @@ def opened(settings: Settings) -> tuple[Path, Lock]:
 def _check_links(folder: Path, resumes: bool) -> None:
     """RunError for what a run would write through: links out of a downloaded folder, which lead anywhere, and pipes.
 
-    In a folder that already holds other things, only what has a name of a run's is looked at.
+    In a folder that already holds other things, only what has a name of a run's is looked at. Weights & Biases link
+    their own logs to a cache, and begin a folder of their own each time: what theirs hold is not looked at.
     """
-    home = folder.resolve()
+    home = os.path.realpath(folder)
     for top, folders, files in os.walk(folder):
+        theirs = Path(top) == folder / "wandb"
         for path in (Path(top) / name for name in (*folders, *files)):
             if not resumes and not any(path.match(name) for name in (CONFIG, CHECKPOINT, POLICY, *WRITES)):
                 continue
-            out = path.is_symlink() and not path.resolve().is_relative_to(home)
-            if out or (path.exists() and not (path.is_file() or path.is_dir())):
-                what = "a link out of it" if out else "no file"
-                raise RunError(f"{folder}: {path.relative_to(folder)} in it is {what}, and a run would write there")
+            if theirs and not path.match("*run*"):
+                continue
+            if what := _leads_away(path, home):
+                copy = f"copy the folder first: cp -rL {shlex.quote(str(folder))} NEW" if resumes else ANOTHER
+                way = copy if what == OUT else "remove it"
+                raise RunError(
+                    f"{folder}: {path.relative_to(folder)} in it is {what}, and a run would write there; {way}"
+                )
         if not resumes:
             break
+        if theirs:
+            folders.clear()
+
+
+def _leads_away(path: Path, home: str) -> str:
+    """What is wrong with something in the folder `home`, which has no links in its name; "" for nothing."""
+    end = os.path.realpath(path)  # Path.resolve raises for a link to itself
+    if path.is_symlink() and not Path(end).is_relative_to(home):
+        return OUT
+    if os.path.islink(end):
+        return "a link to itself"
+    return "no file" if path.exists() and not (path.is_file() or path.is_dir()) else ""
 
 
 def _begin(folder: Path, settings: Settings) -> None:

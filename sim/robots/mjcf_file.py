@@ -42,18 +42,22 @@ PACKAGED = {
 }
 PACKAGE = "package://"
 LARGEST_XML, LARGEST_ASSET = 20_000_000, 500_000_000  # bytes of one file
-MOST_FILES = 1000
-# What an element makes, by its attributes, all of them multiplied: copies, points, pixels, numbers. Sizes of an asset
-# that has a file are that file's.
+MOST_FILES, DEEPEST = 1000, 50  # files that one includes, and how many of them one in another
+# What an element makes, by its attributes, all of them multiplied: copies, points, pixels, numbers.
 MAKES = {
-    "replicate": ("count",),
     "composite": ("count",),
     "flexcomp": ("count",),
     "hfield": ("nrow", "ncol"),
-    "texture": ("width", "height"),
+    "texture": ("width", "height", "nchannel"),
     "size": ("nuserdata",),
+    "user": ("dim",),
+    "numeric": ("size",),
+    "general": ("actdim",),
 }
 MOST_COPIES, MOST_MADE = 10_000, 1 << 26  # of <replicate>, one in another multiplied; of the others, all added up
+MOST_COPIED = 1_000_000  # elements within any <replicate>, all added up
+SPHERE = 2562.0  # points of the finest that a mesh's builtin="sphere" makes, whose parameter counts subdivisions
+STATE = 13.0  # numbers that a keyframe holds of one element, at most: a free joint's position and velocity
 
 
 def place(name: str) -> Path:
@@ -91,11 +95,11 @@ def _packaged(name: str) -> Path:
 def read(path: Path) -> tuple[Any, str]:
     """The model as it stands there, a `mujoco.MjSpec`, and the SHA-256 of the file and everything that it refers to."""
     digest, urdf = hashlib.sha256(), False
-    made = 0.0
-    for number, (root, content) in enumerate(_documents(path, [path.resolve()], [MOST_FILES])):
-        made += _made(root, path)
-        if made > MOST_MADE:
-            raise ValueError(f"{path}: it makes more than {MOST_MADE} points, pixels or numbers of its own")
+    size = _Size()
+    for number, (root, content, copies) in enumerate(_documents(path, [path.resolve()], [MOST_FILES])):
+        for element, times in _elements(root, path, copies):
+            size.add(element, times)
+        size.check(path)
         digest.update(hashlib.sha256(content).digest())
         urdf = root.tag == "robot" if number == 0 else urdf
     spec = attempt(path, lambda: mujoco.MjSpec.from_file(str(path)))
@@ -117,20 +121,59 @@ def attempt(path: Path, do: Any) -> Any:
         raise ValueError(f"{path}: MuJoCo cannot use this model: {said[:500]}") from None
 
 
-def _made(element: ElementTree.Element, path: Path, copies: float = 1.0) -> float:
-    """How much what is in an element makes, which itself is there so many times; ValueError for too many copies."""
-    total, within = 0.0, [(element, copies)]
+class _Size:
+    """How much the elements of a file and of those that it includes make."""
+
+    def __init__(self) -> None:
+        self._made, self._copied = 0.0, 0.0
+        self._things, self._each, self._keys = 0.0, 0.0, 0.0  # elements, numbers that each has of its own, keyframes
+
+    def add(self, element: ElementTree.Element, copies: float) -> None:
+        """One that is there so many times."""
+        made = copies * _made(element)
+        self._made += made
+        self._copied += copies if copies > 1.0 else 0.0
+        self._things += copies + (made if element.tag in ("composite", "flexcomp", "general") else 0.0)
+        self._each = max(self._each, len(element.get("user", "").split()))
+        if element.tag == "size":
+            self._each = max(self._each, *(_number(n) for name, n in element.items() if name.startswith("nuser_")), 0.0)
+            self._keys += _number(element.get("nkey", ""))
+        self._keys += element.tag == "key"
+
+    def check(self, path: Path) -> None:
+        """ValueError when it is too much."""
+        if self._copied > MOST_COPIED:
+            raise ValueError(f"{path}: its <replicate> make more than {MOST_COPIED} copies of elements")
+        # The first alone, too: what is infinite may be no number when it is multiplied.
+        if self._made > MOST_MADE or self._made + self._things * (self._each + STATE * self._keys) > MOST_MADE:
+            raise ValueError(f"{path}: it makes more than {MOST_MADE} points, pixels or numbers of its own")
+
+
+def _made(element: ElementTree.Element) -> float:
+    """How much one element makes, without what is in it."""
+    if element.tag == "texture" and element.get("type", "cube") != "2d":
+        width, channels = (_number(element.get(name, "")) for name in ("width", "nchannel"))
+        return 6.0 * width * width * channels  # a square on each side of a cube
+    if element.tag == "mesh":
+        if element.get("builtin") is None:
+            return 0.0
+        most = max((_number(word) for word in element.get("params", "").split()), default=1.0)
+        return max(SPHERE, most * most)  # points in two directions
+    numbers = [_number(word) for name in MAKES.get(element.tag, ()) for word in element.get(name, "").split()]
+    return math.prod(numbers) if numbers else 0.0
+
+
+def _elements(root: ElementTree.Element, path: Path, copies: float) -> Iterator[tuple[ElementTree.Element, float]]:
+    """An element and all in it, in the file's order, and how often each is there; ValueError for too many copies."""
+    within = [(root, copies)]
     while within:  # XML of anybody's may be nested deeper than Python's stack
-        one, copies = within.pop()
-        numbers = [_number(word) for name in MAKES.get(one.tag, ()) for word in one.get(name, "").split()]
-        if one.tag == "replicate":
-            copies *= math.prod(numbers)
+        element, copies = within.pop()
+        yield element, copies
+        if element.tag == "replicate":
+            copies *= math.prod(_number(word) for word in element.get("count", "").split())
             if copies > MOST_COPIES:
                 raise ValueError(f"{path}: its <replicate> make more than {MOST_COPIES} copies")
-        elif numbers:
-            total += copies * math.prod(numbers)
-        within += [(inner, copies) for inner in one]
-    return total
+        within += [(inner, copies) for inner in reversed(element)]
 
 
 def _number(word: str) -> float:
@@ -142,8 +185,10 @@ def _number(word: str) -> float:
     return value if value >= 1.0 else 1.0  # nor is NaN one
 
 
-def _documents(path: Path, above: list[Path], left: list[int]) -> Iterator[tuple[ElementTree.Element, bytes]]:
-    """The XML file and those that it includes, parsed. `above`: the chain of files that led here.
+def _documents(
+    path: Path, above: list[Path], left: list[int], copies: float = 1.0
+) -> Iterator[tuple[ElementTree.Element, bytes, float]]:
+    """The XML file and those that it includes, parsed, and how often each is there. `above`: the files that led here.
 
     `left`: how many more are read, all of them together: files that include one another grow as a tree does.
     """
@@ -158,18 +203,22 @@ def _documents(path: Path, above: list[Path], left: list[int]) -> Iterator[tuple
         raise ValueError(
             f"{path}: it begins with <{root.tag[:40]}>, where MJCF has <mujoco> and URDF <robot>; convert it first"
         )
-    yield root, content
-    for element in root.iter("include"):
+    yield root, content, copies
+    for element, times in _elements(root, path, copies):
+        if element.tag != "include":
+            continue
         left[0] -= 1
         if left[0] < 0:
             raise ValueError(f"{path}: it includes more than {MOST_FILES} files")
+        if len(above) > DEEPEST:
+            raise ValueError(f"{path}: it is included {DEEPEST} files deep, and includes more")
         name = element.get("file", "")
         found = next((p for p in (above[0].parent / name, path.parent / name) if name and p.is_file()), None)
         if found is None:
             raise ValueError(f"{path}: it includes {name!r}, which is not there; put it beside the file")
         if found.resolve() in above:
             raise ValueError(f"{path}: it includes {name!r}, which includes it in turn")
-        yield from _documents(found, [*above, found.resolve()], left)
+        yield from _documents(found, [*above, found.resolve()], left, times)
 
 
 def _loosen(spec: Any) -> None:

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from deploy.remote.online import END, FLIGHT, LARGEST, POLICY, STEPS, Layout
 from deploy.remote.online import KEPT as SAFE
+from deploy.trust import npz
 from deploy.trust.interpreter import python
 from policies.algorithms import LearningError, LostBaseError
 
 Array = NDArray[Any]
 PATIENCE = 10.0  # s that a robot's process may take to bring it to rest
 KEPT = "unlearned_{}.npz"  # what a robot's process writes when its learner is gone, by session
+LARGEST_KEPT = 1 << 30  # bytes of it: hours of a robot
 SILENCE = 60.0  # s without a control step: connecting takes some
 
 
@@ -177,10 +179,10 @@ def left_behind(folder: Path, layout: Layout, session: int, known: int) -> tuple
 
 def _read(path: Path, layout: Layout) -> tuple[int, Array]:
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            first, rows = int(kept["first"]), np.asarray(kept["rows"], np.float32)
+        kept = npz.read(str(path), LARGEST_KEPT)
+        first, rows = int(kept["first"]), np.asarray(kept["rows"], np.float32)
         if rows.ndim != 2 or rows.shape[1] != layout.width or first < 0:
             raise ValueError(f"it holds rows of shape {rows.shape}, not {layout.width} numbers each")
-    except (ValueError, KeyError, OSError, EOFError, TypeError) as error:
+    except (ValueError, KeyError, OSError, OverflowError, TypeError) as error:
         raise LearningError(f"{path}, what the robot did when nobody learned, cannot be read: {error}") from error
     return first, rows

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.remote.online import MARKS, Layout
 from policies.algorithms import LearningError, LostBaseError
-from policies.algorithms.online_sac import OnlineSac, OnlineSacConfig
+from policies.algorithms.online_sac import OnlineSac, OnlineSacConfig, robot
 from policies.algorithms.online_sac.robot import KEPT, Pairs, left_behind
 from sim import spec
 from sim.tasks import make
@@ -158,6 +158,16 @@ def test_a_damaged_file_is_named(tmp_path):
     np.savez(folder / KEPT.format(3), first=0, rows=np.zeros((4, 2)))
     with pytest.raises(LearningError, match="rows of shape"):
         left_behind(folder, LAYOUT, 0, 0)
+
+
+def test_a_file_that_unpacks_to_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(robot, "LARGEST_KEPT", 1 << 16)
+    np.savez_compressed(tmp_path / KEPT.format(3), first=0, rows=np.zeros((1 << 14, LAYOUT.width), np.float32))
+    with pytest.raises(LearningError, match="unpacks to more than 65536 bytes"):
+        left_behind(tmp_path, LAYOUT, 0, 0)
+    np.savez(tmp_path / KEPT.format(3), first=np.inf, rows=rows([0]))
+    with pytest.raises(LearningError, match="cannot be read: cannot convert float infinity"):
+        left_behind(tmp_path, LAYOUT, 0, 0)
 
 
 def test_steps_that_were_learned_from_are_left_out(tmp_path):

@@ -1,8 +1,11 @@
 """A downloaded run: its checkpoint takes no more memory than it has bytes, and its folder leads nowhere else."""
 
+import copy
 import io
 import json
 import os
+import shutil
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -73,6 +76,33 @@ def test_a_compressed_one_is_not_unpacked(tmp_path):
         checkpoint.load(path)
 
 
+def test_arrays_in_one_place_are_refused(tmp_path):
+    file = io.BytesIO()
+    content = array((1 << 16,), bytes(1 << 18))
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.comment = b"0" * checkpoint.DIGEST
+        tree = {"list": [{"array": index} for index in range(50)]}
+        archive.writestr("tree", json.dumps({"schema": 1, "tree": tree}))
+        archive.writestr("x.npy", content)
+        for index in range(50):  # the local header says another name of the same length: only the first is written
+            same = copy.copy(archive.getinfo("x.npy"))
+            same.filename = same.orig_filename = f"{index}.npy"
+            archive.filelist.append(same)
+    path = tmp_path / "c.npz"
+    path.write_bytes(file.getvalue()[: -checkpoint.DIGEST] + checkpoint._digest(file))
+    with pytest.raises(checkpoint.CheckpointError, match="malformed: what it holds overlaps"):
+        checkpoint.load(path)
+
+
+def test_an_array_is_not_held_twice():
+    content = checkpoint.dumps({"buffer": np.ones(1 << 22, np.float32)})
+    tracemalloc.start()
+    assert checkpoint.loads(content, "c.npz")["buffer"].nbytes == 1 << 24
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.25 * (1 << 24)
+
+
 GOOD = {"rows": 3, "step": 4000, "seconds": 1.5, "cpu_seconds": 2.0}
 
 
@@ -121,7 +151,34 @@ def test_nobody_waits_for_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "run" / "metrics.jsonl")
     settings = compose(["task=quad_hover", f"out={tmp_path / 'other'}"])
     settings.options.resume = str(tmp_path / "run")
-    with pytest.raises(RunError, match=r"metrics\.jsonl in it is no file"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl in it is no file, .*; remove it"):
+        opened(settings)
+
+
+def test_a_link_to_itself_is_named(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").symlink_to("metrics.jsonl")
+    settings = compose(["task=quad_hover", f"out={tmp_path / 'other'}"])
+    settings.options.resume = str(tmp_path / "run")
+    with pytest.raises(RunError, match=r"metrics\.jsonl in it is a link to itself, .*; remove it"):
+        opened(settings)
+
+
+def test_a_run_that_wandb_logged_is_continued_unless_its_folders_lead_away(tmp_path):
+    logs = tmp_path / "run" / "wandb" / "offline-run-20260101_000000-x" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "cache").mkdir()
+    (logs / "debug-core.log").symlink_to(tmp_path / "cache" / "core-debug.log")
+    (tmp_path / "run" / "wandb" / "latest-run").symlink_to(logs.parent.name)
+    settings = compose(["task=quad_hover", f"out={tmp_path / 'other'}"])
+    settings.options.resume = str(tmp_path / "run")
+    opened(settings)[1].release()
+    (tmp_path / "run" / "wandb" / "run-20260101_000001-x").symlink_to(tmp_path / "cache")
+    with pytest.raises(RunError, match="wandb/run-20260101_000001-x in it is a link out of it"):
+        opened(settings)
+    shutil.rmtree(tmp_path / "run" / "wandb")
+    (tmp_path / "run" / "wandb").symlink_to(tmp_path / "cache")
+    with pytest.raises(RunError, match=r"wandb in it is a link out of it, .*; copy the folder first: cp -rL .*run NEW"):
         opened(settings)
 
 

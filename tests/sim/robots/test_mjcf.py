@@ -125,12 +125,50 @@ def test_includes_that_grow_as_a_tree_are_counted(tmp_path: Path) -> None:
             "copies",
         ),
         ('<worldbody><flexcomp name="f" count="1000 1000 1000" spacing="1 1 1"/></worldbody>', "makes more than"),
+        ('<worldbody><flexcomp name="f" count="1e999 1 1" spacing="1 1 1"/></worldbody>', "makes more than"),
+        ("<worldbody>" + '<replicate count="10000"><site/><site/></replicate>' * 51 + "</worldbody>", "of elements"),
+        ('<asset><texture name="t" builtin="flat" width="4000" height="1"/></asset>', "makes more than"),
+        (
+            '<asset><texture type="2d" builtin="flat" width="99" height="99" nchannel="9999"/></asset>',
+            "makes more than",
+        ),
+        ('<asset><mesh name="m" builtin="plate" params="9000 9000"/></asset>', "makes more than"),
+        ('<asset><mesh name="m" builtin="cone" params="1e200 1"/></asset>', "makes more than"),
+        ("<asset>" + '<mesh builtin="sphere" params="4"/>' * 27_000 + "</asset>", "makes more than"),
+        ('<sensor><user dim="100000000"/></sensor>', "makes more than"),
+        ('<custom><numeric name="n" size="100000000"/></custom>', "makes more than"),
+        ('<actuator><general actdim="100000000"/></actuator>', "makes more than"),
+        (f'<size nuser_site="99999"/><worldbody>{"<site/>" * 1000}</worldbody>', "makes more than"),
+        (f'<worldbody><site user="{"1 " * 99_999}"/>{"<site/>" * 1000}</worldbody>', "makes more than"),
+        (f'<size nkey="9999"/><worldbody>{"<body><freejoint/></body>" * 1000}</worldbody>', "makes more than"),
         (f"{'<a>' * 50_000}{'</a>' * 50_000}", "MuJoCo cannot use"),
     ],
+    ids=range(19),
 )
 def test_a_small_file_does_not_make_a_large_model(tmp_path: Path, part: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         load(written(tmp_path, f"<mujoco>{part}</mujoco>"))
+
+
+def test_includes_in_one_another_have_an_end(tmp_path: Path) -> None:
+    for number in range(990):
+        (tmp_path / f"{number}.xml").write_text(f'<mujoco><include file="{number + 1}.xml"/></mujoco>')
+    with pytest.raises(ValueError, match=r"50\.xml: it is included 50 files deep, and includes more"):
+        load(str(tmp_path / "0.xml"))
+
+
+def test_what_is_included_is_copied_with_what_includes_it(tmp_path: Path) -> None:
+    (tmp_path / "b.xml").write_text('<mujoco><replicate count="200"><site/></replicate></mujoco>')
+    inner = '<replicate count="200"><include file="b.xml"/></replicate>'
+    with pytest.raises(ValueError, match="make more than 10000 copies"):
+        load(written(tmp_path, f"<mujoco><worldbody>{inner}</worldbody></mujoco>"))
+
+
+def test_ordinary_sizes_are_no_large_model(tmp_path: Path) -> None:
+    made = """<size nuser_body="4" nkey="3"/>
+    <asset><texture name="s" type="skybox" builtin="gradient" width="512" height="3072"/>
+    <mesh name="m" builtin="sphere" params="4"/></asset><worldbody>"""
+    assert load(written(tmp_path, ARM.replace("<worldbody>", made, 1))).model.ntexdata == 6 * 512 * 512 * 3
 
 
 def test_includes_are_part_of_the_robot(tmp_path: Path) -> None:
