@@ -28,7 +28,7 @@ Array = NDArray[Any]
 Values = dict[str, Array]  # (*shape) by signal name
 WORLD, ODOM, BODY = "world", "odom", "base_link"  # of REP 105: where wheels began, and the robot
 NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
-ITS_OWN = (BODY, "base_footprint", "body")  # frames that move with the robot, maybe behind NAMESPACE/
+ITS_OWN = (BODY, "base_footprint", "body")  # frames that move with a robot that moves, maybe behind NAMESPACE/
 
 COMMAND, OVERRIDE, EXECUTED = "command", "override", "executed/command"
 HEARTBEAT, ARMED, EMERGENCY, ROBOT, STATE = "heartbeat", "armed", "emergency_stop", "robot", "state"
@@ -151,8 +151,8 @@ def _pose(
 ) -> Source:
     """A PoseStamped that carries a position, and a rotation where that matters; unknown is a quaternion of zeros.
 
-    It is in the world. `moves`: of a robot that moves, where a place in the robot's own frame, a metre ahead, would be a
-    metre from the world's origin. An arm's base stands: base_link is its world.
+    It is in the world. `moves`: of a robot that moves: a place in its own frame, a metre ahead, would be a metre from
+    the world's origin. An arm's base stands: base_link is as good as the world.
     """
 
     def read(message: PoseStamped) -> Values:
