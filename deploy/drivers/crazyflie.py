@@ -19,7 +19,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.crazyflie.board_log import ASKED, REASON, STATE, STATUS, BoardLog
+from deploy.crazyflie.blocks import blocks
+from deploy.crazyflie.board_log import REASON, STATE, BoardLog
 from deploy.crazyflie.guard import EMPTY_FOR, LIMITS, MODES, OFF, REASONS, TAKING_OVER, Battery, allowed
 from deploy.crazyflie.guard import FLYING as BY_POLICY
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
@@ -37,24 +38,6 @@ Array = NDArray[np.float32]
 
 SIGNALS = sensed(battery_age=2.0)
 COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
-# At most 26 bytes and 9 variables each.
-BLOCKS = {
-    "translation": dict.fromkeys((f"stateEstimate.{v}" for v in ("x", "y", "z", "vx", "vy", "vz")), "float"),
-    "rotation": {
-        **dict.fromkeys((f"stateEstimate.{v}" for v in ("qw", "qx", "qy", "qz")), "float"),
-        **dict.fromkeys(("gyro.x", "gyro.y", "gyro.z", "pm.vbat"), "FP16"),
-        "supervisor.info": "uint16_t",
-    },
-    "rest": {
-        **dict.fromkeys((f"kalman.varP{axis}" for axis in "XYZ"), "float"),
-        **dict.fromkeys((f"motor.m{index}" for index in (1, 2, 3, 4)), "uint16_t"),
-    },
-}
-ONBOARD = {
-    **BLOCKS,
-    "rest": {**BLOCKS["rest"], **STATUS},
-    "policy": ASKED,
-}
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
@@ -87,7 +70,7 @@ class Crazyflie(Entered):
         self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
         self.num, self.steps, self.real_time = 1, None, True
         self._airframe, self._platform = airframe(s.robot), platform(s.robot)
-        self.link = Link(s.uri, ONBOARD if s.onboard else BLOCKS, round(period), s.cache)
+        self.link = Link(s.uri, blocks(s.onboard), round(period), s.cache)
         self.target, self.heading = np.zeros(3, np.float32), AHEAD
         self._allowed = {"voltage": s.empty, "sag": allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))}
         self._battery: Battery | None = None  # watched from the first command on
@@ -132,7 +115,8 @@ class Crazyflie(Entered):
             self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
         self.target[2] += s.height if s.mode != "bench" else 0.0
-        self.heading = self._rotation()[0], self._rotation()[3]  # where its nose points, as it climbs without turning
+        rotation = self._rotation()  # once: another packet may arrive in between
+        self.heading = rotation[0], rotation[3]  # where its nose points, as it climbs without turning
 
     def _allow(self) -> None:
         """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
@@ -154,13 +138,13 @@ class Crazyflie(Entered):
         return any(map(parameter, FLOW_DECKS)) and not any(map(parameter, PLACING_DECKS))
 
     def _estimator_settles(self, deadline: float) -> bool:
-        since, before = self.link.clock(), [math.inf] * 6
+        since, before = self.link.clock(), [math.inf] * 3
 
         def steady() -> bool:
             nonlocal since, before
-            here = [0.0 * x for x in self._vector("stateEstimate.", "x", "y", "z")]  # NaN where it is no number
-            now = [*self._vector("kalman.", "varPX", "varPY", "varPZ"), *here]
-            if not all(abs(a - b) <= STEADY for a, b in zip(now, before, strict=True)):
+            now = self._vector("kalman.", "varPX", "varPY", "varPZ")
+            there = all(map(math.isfinite, self._vector("stateEstimate.", "x", "y", "z")))
+            if not (there and all(abs(a - b) <= STEADY for a, b in zip(now, before, strict=True))):  # nor NaN
                 since, before = self.link.clock(), now
             return self.link.clock() - since > STEADY_FOR
 
@@ -344,8 +328,12 @@ class Crazyflie(Entered):
         """Back to the vehicle's PID controller, down, motors off."""
         link, self.done = self.link, True
         ground = float(self.target[2]) - self.settings.height
-        above = next(filter(math.isfinite, (link.value("stateEstimate.z") - ground, self.settings.height)))
-        seconds = max(above, 0.1) / CLIMB + 0.5  # nobody waits for NaN
+        if not math.isfinite(ground):
+            ground = 0.0
+        above = link.value("stateEstimate.z") - ground
+        if not math.isfinite(above):  # nobody waits for that
+            above = self.settings.height
+        seconds = max(above, 0.1) / CLIMB + 0.5
 
         def land() -> None:
             link.client.commander.send_notify_setpoint_stop()

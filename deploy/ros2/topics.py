@@ -28,7 +28,7 @@ Array = NDArray[Any]
 Values = dict[str, Array]  # (*shape) by signal name
 WORLD, ODOM, BODY = "world", "odom", "base_link"  # of REP 105: where wheels began, and the robot
 NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
-ITS_OWN = (BODY, "base_footprint", "body")  # frames that move with the robot, maybe behind NAMESPACE/
+ITS_OWN = (BODY, "base_footprint", "body")  # frames that move with a robot that moves, maybe behind NAMESPACE/
 
 COMMAND, OVERRIDE, EXECUTED = "command", "override", "executed/command"
 HEARTBEAT, ARMED, EMERGENCY, ROBOT, STATE = "heartbeat", "armed", "emergency_stop", "robot", "state"
@@ -146,16 +146,19 @@ def _fill_imu(message: Imu, values: Mapping[str, Any]) -> None:
     _set(message.linear_acceleration, values["linear_acceleration"])
 
 
-def _pose(topic: str, position: Signal, rotation: Signal | None = None, paces: bool = False) -> Source:
+def _pose(
+    topic: str, position: Signal, rotation: Signal | None = None, *, paces: bool = False, moves: bool = False
+) -> Source:
     """A PoseStamped that carries a position, and a rotation where that matters; unknown is a quaternion of zeros.
 
-    It is in the world: a place in the robot's own frame, a metre ahead, would be a metre from the world's origin.
+    It is in the world. `moves`: of a robot that moves: a place in its own frame, a metre ahead, would be a metre from
+    the world's origin. An arm's base stands: base_link is as good as the world.
     """
 
     def read(message: PoseStamped) -> Values:
         frame = message.header.frame_id
         _check_up(topic, frame)
-        if frame.rpartition("/")[2] in ITS_OWN:
+        if moves and frame.rpartition("/")[2] in ITS_OWN:
             raise TopicError(f"{topic} is in {printable(frame, 80)!r}, the robot's own frame; give it in {WORLD!r}")
         turn = {rotation.name: _rotation(message.pose.orientation)} if rotation else {}
         return {position.name: _three(message.pose.position), **turn}
@@ -205,7 +208,7 @@ ODOMETRY = Source(
 IMU = Source(
     "imu", Imu, (Signal("linear_acceleration", (3,), "m/s^2", "body"),), _read_imu, _fill_imu, frame=BODY, paces=True
 )
-TARGET = _pose("target", _world("target_position", max_age=1.0))
+TARGET = _pose("target", _world("target_position", max_age=1.0), moves=True)
 GOAL = _pose("goal", _world("goal_position", max_age=1.0))
 HAND = _pose("hand_pose", _world("hand_position"), _world("hand_rotation"), paces=True)
 OBJECT = _pose("object_pose", _world("object_position"), _world("object_rotation"))

@@ -17,8 +17,9 @@
  * What guard.h calls a reason hands the vehicle back, for good until 6 is selected again: the PID controller brakes, stays
  * for a second, sinks at 0.4 m/s, and the motors stop once it rests, whatever set points say; who selects the PID
  * controller (stabilizer.controller = 1) has it back. When the estimate or the gyroscope is not finite, nobody can fly:
- * motors off while that lasts. A set point that is not finite moves nothing: in the air the PID controller stays where the
- * vehicle is, and lands it in mode 3; on the ground motors are off.
+ * motors off while that lasts. A set point that names a place moves nothing while the place, its velocity or its heading
+ * is not finite: in the air the PID controller stays where the vehicle is, and lands it in mode 3; on the ground motors
+ * are off. In the air is what the supervisor says: also for 2 s after a rotor last ran above idle.
  *
  * From command to motor. The policy commands rotor speeds, as fractions u of the vehicle's largest; the thrust is
  * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on). controlModeForce takes
@@ -81,7 +82,8 @@ static uint32_t waited;                   /* calls that a step was due for, and 
 static bool selected, begun, computed;    /* controller 6 is new; the guard watches; the policy computed in the last call */
 static bool answered;                     /* `force` is what it asked for since it began */
 static bool piloted;                      /* the PID controller ran in the last call */
-static float stayed[3];                   /* m: where it was when the set point was last a number */
+static bool held;                         /* the set point is no number, and `stayed` is where it was when that began */
+static float stayed[3];                   /* m */
 static logVarId_t variances[3];
 
 static uint8_t mode = OFF, chosen = OFF;
@@ -105,7 +107,7 @@ void controllerOutOfTreeInit(void) {
     controllerPidInit();
     compute_init();
     selected = true;
-    piloted = computed = begun = false;
+    piloted = computed = begun = held = false;
     failed = flying = 0;
     reason = GUARD_FINE;
     state = BY_PID;
@@ -317,14 +319,19 @@ void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const s
     const bool place = names_a_place(setpoint);
     age = now - setpoint->timestamp;
     const bool blind = BROKEN(position) || BROKEN(rotation) || BROKEN(linear_velocity) || BROKEN(angular_velocity);
-    const bool lost = place && (BROKEN(target_position) || BROKEN(target_velocity));
+    const bool astray = setpoint->mode.yaw == modeAbs && policy_broken(&setpoint->attitude.yaw, 1);
+    const bool lost = place && (BROKEN(target_position) || BROKEN(target_velocity) || astray);
     const bool fresh = place && !lost && age <= M2T(OLDEST_MS);
     computed = did_compute;
     const bool in_the_air = supervisorIsFlying();
     if (chosen == FLY && reason == GUARD_FINE && ((did_compute && (blind || lost)) || (lost && in_the_air))) {
         reason = GUARD_ESTIMATE;
     }
-    if (!blind && !lost) copy(stayed, signals.position, 3);
+    held = held && lost && !blind;
+    if (!blind && !held) {
+        copy(stayed, signals.position, 3);
+        held = lost;
+    }
     const setpoint_t where_it_is = stay(stayed, stayed[2]);
     if (blind || (lost && !in_the_air && !(chosen == FLY && reason != GUARD_FINE))) {
         state = STOPPED;

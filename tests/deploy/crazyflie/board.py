@@ -25,6 +25,7 @@ class Input(ctypes.Structure):
         ("modes", ctypes.c_int * 3),
         ("velocity_body", ctypes.c_int),
         *((name, ctypes.c_uint32) for name in ("timestamp", "now", "step")),
+        ("target_yaw", ctypes.c_float),
     ]
 
 

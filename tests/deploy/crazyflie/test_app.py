@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deploy.codegen import toolchain
 from deploy.crazyflie import app
-from deploy.crazyflie.guard import ESTIMATE, FLY, OFF, PARAMETERS
+from deploy.crazyflie.guard import ESTIMATE, FLY, OFF, PARAMETERS, SHADOW
 from deploy.crazyflie.simulator.sensed import Sensed
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -269,7 +269,7 @@ def test_a_place_that_is_not_finite_hands_back_to_pid_that_stays(firmware, name)
     assert firmware.call()[0] == FORCE and firmware.logged("flying")
 
 
-@pytest.mark.parametrize("mode", [0, 2, 3])
+@pytest.mark.parametrize("mode", [OFF, SHADOW, FLY])
 @pytest.mark.parametrize("name", ["target_position", "target_velocity"])
 def test_a_vehicle_in_the_air_does_not_fall_for_a_place_that_is_not_finite(firmware, mode, name):
     firmware.set("in_the_air", 1)
@@ -279,10 +279,38 @@ def test_a_vehicle_in_the_air_does_not_fall_for_a_place_that_is_not_finite(firmw
     assert firmware.call(modes=ANY_SPEED, **here)[0] == LEGACY  # PID flies: nothing names a place
     for _ in range(3):
         assert firmware.call(**{name: (0, math.nan, 0)}, position=(0.75, -0.25, 1.5))[0] == LEGACY
-        assert firmware.told()[0] in (0.5, 0.75) and np.isfinite(firmware.told()).all()
-    assert firmware.logged("reason") == (ESTIMATE if mode == 3 else 0)
-    assert firmware.call(**here)[0] == LEGACY if mode == 3 else firmware.call(**here)[0] in (LEGACY, FORCE)
-    np.testing.assert_array_equal(firmware.told(), (0.75, -0.25, 1.5) if mode == 3 else (0, 0, 1))
+        np.testing.assert_array_equal(firmware.told(), (0.75, -0.25, 1.5))
+    assert firmware.logged("reason") == (ESTIMATE if mode == FLY else 0)
+    assert firmware.call(**here)[0] == LEGACY
+    np.testing.assert_array_equal(firmware.told(), (0.75, -0.25, 1.5) if mode == FLY else (0, 0, 1))
+
+
+@pytest.mark.parametrize("mode", [OFF, SHADOW, FLY])
+def test_a_first_place_that_is_not_finite_leaves_it_where_it_is_selected(firmware, mode):
+    """Not where an earlier flight ended, nor at the origin: and there it stays, until there is a place again."""
+    firmware.set("in_the_air", 1)
+    firmware.write("mode", mode)
+    lost = {"target_position": (math.nan, 0, 0)}
+    for x in (0.5, 0.75):
+        firmware.select()
+        for drifted in (0.0, 0.125, 0.25):
+            assert firmware.call(**lost, position=(x + drifted, -0.25, 1.5))[0] == LEGACY
+            np.testing.assert_array_equal(firmware.told(), (x, -0.25, 1.5))
+    blind = firmware.call(**lost, position=(math.nan, -0.25, 1.5))
+    assert blind[0] == FORCE and not blind[1].any()  # it falls meanwhile
+    firmware.call(**lost, position=(0.875, -0.25, 1.0))
+    np.testing.assert_array_equal(firmware.told(), (0.75, -0.25, 1.5) if mode == FLY else (0.875, -0.25, 1.0))
+
+
+def test_a_heading_that_is_not_finite_moves_nothing_either(firmware):
+    firmware.set("in_the_air", 1)
+    assert firmware.call(target_yaw=90.0)[0] == FORCE
+    assert firmware.call(target_yaw=math.nan, position=(0.5, 0, 1))[0] == LEGACY
+    assert firmware.logged("reason") == ESTIMATE
+    np.testing.assert_array_equal(firmware.told(), (0.5, 0, 1))
+    firmware.select()
+    assert firmware.call(target_yaw=math.nan, modes=ANY_SPEED)[0] == LEGACY  # no heading is asked for
+    assert firmware.logged("reason") == 0
 
 
 def test_a_quaternion_of_zeros_stops_the_motors(firmware):

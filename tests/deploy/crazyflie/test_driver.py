@@ -285,9 +285,11 @@ def test_an_estimator_that_says_no_number_has_found_no_position(name: str):
     assert driver._estimator_settles(5.0)
 
 
-def test_a_landing_ends_whatever_the_estimator_says():
+@pytest.mark.parametrize("target", [0.5, math.nan])
+def test_a_landing_ends_whatever_the_estimator_says(target: float):
     driver, landed, waits = connected({"pm.vbat": 4.1, "stateEstimate.qw": 1.0}), [], []
     driver.link.value = lambda name: math.nan  # type: ignore[method-assign]
+    driver.target[2] = target
     driver.link.wait = lambda holds, deadline, *_: bool(waits.append(deadline))  # type: ignore[assignment,func-returns-value]
     driver.link.client = SimpleNamespace(
         commander=SimpleNamespace(send_notify_setpoint_stop=lambda: None),
@@ -309,6 +311,21 @@ def test_it_is_told_to_keep_its_nose_where_it_points_at_the_start():
     np.testing.assert_allclose(told, [np.cos(1.2), np.sin(1.2)], rtol=1e-6)
     said |= {"stateEstimate.qw": 1.0, "stateEstimate.qz": 0.0}  # turned in flight: the target stays
     np.testing.assert_array_equal(driver.read().signals["target_heading"][0], told)
+
+
+class Turning(dict[str, float]):
+    """Turned by a quarter once its attitude was read: then the next packet has arrived."""
+
+    def get(self, name: str, default: float = 0.0) -> float:  # type: ignore[override]
+        value = super().get(name, default)
+        if name == "stateEstimate.qz":
+            self |= dict.fromkeys(("stateEstimate.qw", name), math.sqrt(0.5))
+        return value
+
+
+def test_its_heading_at_the_start_is_of_one_packet():
+    driver = connected(Turning({"pm.vbat": 4.1, "stateEstimate.qw": 1.0}))
+    np.testing.assert_array_equal(driver.heading, (1.0, 0.0))
 
 
 def test_the_set_points_name_the_heading_at_the_start():

@@ -125,13 +125,9 @@ def test_every_step_is_the_generated_cs_bit_for_bit_and_allocates_nothing(builds
     assert told["period"] == pytest.approx(1.0 / policy.rate_hz)
 
 
-BUILT = [(name, compiler) for name in ("small", "hover") for compiler in compilers()]  # no rule of the guard's; most
-
-
-@pytest.mark.parametrize(  # each compiler, and each of the two, once; the others are long
-    ("name", "compiler"),
-    [pytest.param(*one, marks=[pytest.mark.long] * (k % 3 != 0)) for k, one in enumerate(BUILT)],
-)
+@pytest.mark.thinned
+@pytest.mark.parametrize("name", ["small", "hover"])  # no rule of the guard's; most
+@pytest.mark.parametrize("compiler", compilers())
 def test_every_compiler_takes_it_without_a_warning(tmp_path, builds, compiler, name):
     assert objects(builds(name).library.parent, compiler, tmp_path)[0].stat().st_size > 1000
 

@@ -18,6 +18,7 @@ typedef struct {
     float target_position[3], target_velocity[3];
     int modes[3], velocity_body;
     uint32_t timestamp, now, step;
+    float target_yaw; /* degrees */
 } bench_input;
 
 enum { CALLS = 4 };
@@ -131,11 +132,13 @@ static void unpack(const bench_input *in, setpoint_t *setpoint, sensorData_t *se
     *sensors = (sensorData_t){.gyro = {.axis = {in->gyro[0], in->gyro[1], in->gyro[2]}}};
     *setpoint = (setpoint_t){
         .timestamp = in->timestamp,
+        .attitude = {.yaw = in->target_yaw},
         .position = point(in->target_position),
         .velocity = point(in->target_velocity),
         .velocity_body = in->velocity_body != 0,
         .mode = {.x = (stab_mode_t)in->modes[0], .y = (stab_mode_t)in->modes[1], .z = (stab_mode_t)in->modes[2]},
     };
+    setpoint->mode.yaw = setpoint->mode.x == modeAbs ? modeAbs : modeVelocity; /* as positions and speeds come by radio */
 }
 
 int bench_step(const bench_input *in, float *forces);
