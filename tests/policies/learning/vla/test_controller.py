@@ -157,7 +157,7 @@ def test_a_policy_may_see_no_pictures(encoder):
     signals["position"][1] = signals["position"][0]
     _, state = blind.act(signals, blind.initial_state(2))
     assert [s.name for s in blind.inputs] == ["position", "instruction"]
-    assert not np.allclose(*state["chunk"])  # only the words differ
+    assert not np.allclose(*state["entropy"])  # only the words differ
 
 
 @pytest.mark.long
