@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+from typing import Any
 
 
 def read_regular(path: str | os.PathLike[str], most: float) -> bytes:
@@ -25,3 +27,16 @@ def read_regular(path: str | os.PathLike[str], most: float) -> bytes:
     if about.st_size > most or len(content) > most:
         raise ValueError(f"it has {max(about.st_size, len(content))} bytes, more than {int(most)}")
     return content
+
+
+def read_json_object(path: str | os.PathLike[str], most: float) -> dict[str, Any]:
+    """The object that a JSON file of at most `most` bytes holds; ValueError, which does not name the file."""
+    try:
+        found = json.loads(read_regular(path, most))
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(found, dict):
+        raise ValueError("is no JSON object")
+    return found

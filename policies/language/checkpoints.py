@@ -8,11 +8,10 @@ adapter names, wherever that is.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.trust.reading import read_regular
+from deploy.trust.reading import read_json_object
 from sim.registry import check_named
 
 if TYPE_CHECKING:
@@ -42,14 +41,9 @@ def folder_of(said: str, folder: str) -> Path:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        found = json.loads(read_regular(path, LONGEST))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON: {str(error)[:200]}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} is no JSON object")
-    return found
+        return read_json_object(path, LONGEST)
+    except ValueError as error:
+        raise ValueError(f"{path} {error}") from None
 
 
 def _check(folder: Path) -> None:

@@ -5,7 +5,6 @@ Only numbers and texts are read. The processors' steps that change numbers are k
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ import numpy as np
 from deploy.policy_file import PolicyFileError
 from deploy.trust import safetensors
 from deploy.trust.onnx_limits import Limits
-from deploy.trust.reading import read_regular
+from deploy.trust.reading import read_json_object
 from policies.models.networks import Array
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -165,14 +164,9 @@ def _kind(name: str) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_regular(path, LONGEST))
-    except OSError as error:
-        raise PolicyFileError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise PolicyFileError(f"{path}: is no JSON: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(found, dict):
-        raise PolicyFileError(f"{path}: is no JSON object")
-    return found
+        return read_json_object(path, LONGEST)
+    except ValueError as error:
+        raise PolicyFileError(f"{path}: {error}") from None
 
 
 def _features(path: str, key: str, found: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
