@@ -134,25 +134,36 @@ def test_whoever_touches_a_wall_pays_and_begins_anew() -> None:
     assert (world.age[over] == 0).all() and (world.age[~over] == STEPS).all()
 
 
+def midst() -> tuple[Rehearsal, Any, np.ndarray]:
+    """A world whose cars are all on its first track, that track, and for each car a point of its centre."""
+    world = opened(vary=False)
+    world.cars.on(np.arange(NUM), np.zeros(NUM, np.int64))
+    world.track[:] = 0
+    track = world.tracks[0]
+    return world, track, np.arange(NUM) * len(track.centre) // NUM
+
+
+def paid(world: Rehearsal, state: dict[str, np.ndarray]) -> np.ndarray:
+    """What each car pays for walls, its direction and sliding in that state."""
+    rows = np.arange(NUM)
+    world.cars.write(rows, state)
+    world.nearest[:] = -1
+    world._look(rows)
+    world._time = 0
+    world._note()
+    return world._wall[0].copy()
+
+
 def test_looking_across_the_track_costs_and_says_which_way_to_turn() -> None:
     """In the middle of the track, where walls cost nothing."""
-    world = opened(vary=False)
-    track, rows = world.tracks[0], np.arange(NUM)
-    points = rows * len(track.centre) // NUM
-    world.cars.on(rows, np.zeros(NUM, np.int64))
-    world.track[:] = 0
+    world, track, points = midst()
     along = np.arctan2(track.heading[points, 1], track.heading[points, 0])
     turned = np.linspace(-3.0, 3.0, NUM)
 
     def cost(by: float) -> np.ndarray:
         angle = along + turned + by
         heading = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        world.cars.write(rows, {"position": track.centre[points], "heading": heading})
-        world.nearest[:] = -1
-        world._look(rows)
-        world._time = 0
-        world._note()
-        return world._wall[0].copy()
+        return paid(world, {"position": track.centre[points], "heading": heading})
 
     numeric = (cost(1e-2) - cost(-1e-2)) / 2e-2
     still = cost(0.0)
@@ -166,22 +177,14 @@ def test_looking_across_the_track_costs_and_says_which_way_to_turn() -> None:
 
 def test_sliding_costs_and_says_what_would_end_it() -> None:
     """In the middle of the track, along it."""
-    world = opened(vary=False)
-    track, rows = world.tracks[0], np.arange(NUM)
-    points = rows * len(track.centre) // NUM
-    world.cars.on(rows, np.zeros(NUM, np.int64))
-    world.track[:] = 0
+    world, track, points = midst()
     rng = np.random.default_rng(0)
     moving = np.stack([rng.uniform(0.0, 7.0, NUM), rng.uniform(-3.0, 3.0, NUM), rng.uniform(-8.0, 8.0, NUM)], axis=1)
 
     def cost(changed: np.ndarray) -> np.ndarray:
         state = {"position": track.centre[points], "heading": track.heading[points]}
-        world.cars.write(rows, {**state, "velocity": changed[:, :2], "turning": changed[:, 2:]})
-        world.nearest[:] = -1
-        world._look(rows)
-        world._time = 0
-        world._note()
-        return world._wall[0].astype(np.float64)
+        paying = paid(world, {**state, "velocity": changed[:, :2], "turning": changed[:, 2:]})
+        return paying.astype(np.float64)
 
     still = cost(moving)
     slip = moving[:, 1] - world.task.robot.rear * moving[:, 2]
