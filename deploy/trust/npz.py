@@ -6,7 +6,8 @@ import io
 import math
 import zipfile
 import zlib
-from typing import Any
+from collections.abc import Collection
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from deploy.trust.reading import read_regular
 
 MOST = 10_000  # arrays
+KINDS = "biuf"  # of their dtypes: numbers
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -27,7 +29,7 @@ def read(path: str, most: float) -> dict[str, NDArray[Any]]:
                 raise ValueError(f"it unpacks to more than {int(most)} bytes, or {MOST} arrays")
             if sum(member.compress_size for member in members) > len(content):
                 raise ValueError("its arrays overlap")  # each may be small and take long to unpack
-            return {member.filename.removesuffix(".npy"): _array(_member(archive, member)) for member in members}
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -41,23 +43,26 @@ def read(path: str, most: float) -> dict[str, NDArray[Any]]:
         raise ValueError(" ".join(str(error).split())[:200]) from None
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """What a member unpacks to, no more of it than it says: reading all at once unpacks all before it is cut."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # of others no part can be unpacked
         raise ValueError(f"{member.filename[:40]} in it is compressed as numpy never does: numpy.savez_compressed does")
     with archive.open(member) as file:
-        return file.read(member.file_size + 1)
+        content = file.read(member.file_size + 1)
+    return array(io.BytesIO(content), len(content), KINDS)
 
 
-def _array(content: bytes) -> NDArray[Any]:
-    """Of an .npy: its header is held against its length before anything is made of it."""
-    stream = io.BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    if version not in HEADERS:
+def array(file: IO[bytes], size: int, kinds: str, versions: Collection[tuple[int, int]] = HEADERS) -> NDArray[Any]:
+    """Of an .npy of `size` bytes, with dtypes of these kinds; read as it comes, so that it is not there twice.
+
+    ValueError: its header is held against its size before anything is made of it.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in versions:
         raise ValueError(f"an array is of version {version} of numpy's format")
-    shape, _, dtype = HEADERS[version](stream)
-    if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+    shape, _, dtype = HEADERS[version](file)
+    if dtype.kind not in kinds or math.prod(shape) * dtype.itemsize != size - file.tell():
         raise ValueError(f"an array of {dtype} {shape} is not as long as it says, or holds no numbers")
-    stream.seek(0)
-    made: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    file.seek(0)
+    made: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return made

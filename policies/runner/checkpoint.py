@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -19,11 +18,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from deploy.system.files import sync_folder
+from deploy.trust import npz
 
 SCHEMA = 1
 DIGEST = 64  # bytes, hexadecimal SHA-256
 CHUNK = 1 << 20
-KINDS = "biufc"  # of arrays
+KINDS, VERSIONS = "biufc", ((1, 0),)  # of arrays, and of numpy's format
 TENSORS = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
     *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
@@ -172,16 +172,8 @@ class _Arrays:
             raise CheckpointError(f"the array {index!r:.40} is named twice, or is none")
         self._taken.add(index)
         name = f"{index}.npy"
-        with self._archive.open(name) as content:  # not read whole: a replay buffer would be there twice
-            if np.lib.format.read_magic(content) != (1, 0):
-                raise CheckpointError(f"the array {index} is of another version of numpy's format")
-            shape, _, dtype = np.lib.format.read_array_header_1_0(content)
-            length = self._archive.getinfo(name).file_size - content.tell()
-            if dtype.kind not in KINDS or math.prod(shape) * dtype.itemsize != length:
-                raise CheckpointError(f"the array {index} of {dtype} {shape} is not as long as it says")
-            content.seek(0)
-            array: np.ndarray[Any, Any] = np.lib.format.read_array(content, allow_pickle=False)
-        return array
+        with self._archive.open(name) as file:  # not read whole: a replay buffer would be there twice
+            return npz.array(file, self._archive.getinfo(name).file_size, KINDS, VERSIONS)
 
 
 def _check_members(members: list[zipfile.ZipInfo], length: int) -> None:
