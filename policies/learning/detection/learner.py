@@ -20,6 +20,7 @@ from sim.tasks.soccer import SoccerVision1v1
 from sim.tasks.soccer.detection import Errors, things
 
 SEES = "standardised colours"  # what its network is shown: in states, as others have the same shapes
+WAY = "augmented"  # how it learns that: in states of one that goes on
 UNSEEN = int.from_bytes(b"unseen")  # mixed into the seed of the games that judge
 
 
@@ -64,11 +65,11 @@ class DetectorLearner:
             return {**state, "errors": asdict(self.errors)}
         generator, optimizer = self.network.generator.get_state().numpy(), self.network.optimizer.state_dict()
         over = np.array(self.matches.over, np.int64).reshape(-1, 2)
-        return {**state, "generator": generator, "optimizer": copy.deepcopy(optimizer), "over": over}
+        return {**state, "generator": generator, "optimizer": copy.deepcopy(optimizer), "over": over, "way": WAY}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there. ValueError for what another version kept."""
-        if state.get("sees") != SEES or not (state["errors"] or "generator" in state):
+        if state.get("sees") != SEES or not (state["errors"] or state.get("way") == WAY):
             raise ValueError("its detector was learned by an earlier version, from other colours or games: train anew")
         self.done = int(state["done"])
         self.network.load_state_dict({name: torch.as_tensor(value) for name, value in state["network"].items()})

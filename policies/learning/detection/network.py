@@ -23,6 +23,7 @@ from sim.spec import pictures, size
 from sim.tasks.soccer import SoccerVision1v1
 
 PIECE = 512  # pictures judged at once
+NOISY = 0.5  # share of the pictures of training that get noise
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Detection:
     epochs: int = 2  # times that each picture is learned from
     learning_rate: float = 2e-3
     weight_decay: float = 1e-4
+    noise: float = 0.1  # most that each colour of a picture gets in training (standard deviation), of 1
+    shift: int = 1  # pixels by which pictures are moved in training at most, up or down
     slack: float = 0.05  # of an error (rad; share of the distance), below which its square counts (Huber 1964)
 
 
@@ -84,10 +87,23 @@ class DetectorNetwork(nn.Module):
         for k, index in enumerate(batches):
             rate = cosine(min(1.0, done + share * k / len(batches)), config.learning_rate, 0.0)
             self.optimizer.param_groups[0]["lr"] = rate
-            loss = self._loss(shown[index], wanted[index])
+            loss = self._loss(self._augmented(shown[index]), wanted[index])
             descend(self.optimizer, loss)
             total += float(loss.detach())
         return total / len(batches)
+
+    def _augmented(self, shown: Tensor) -> Tensor:
+        """Pictures (n, height, width, 3) as worse cameras might have made them: half noisier, two thirds tilted more.
+
+        They are moved up or down only, for their columns are bearings.
+        """
+        (count, height), shift, generator = shown.shape[:2], self.config.shift, self.generator
+        moved = torch.randint(-shift, shift + 1, (count, 1), generator=generator)
+        rows = (torch.arange(height) + moved).clamp(0, height - 1)
+        shown = shown[torch.arange(count)[:, None], rows].float()
+        noise = torch.rand(count, 1, 1, 1, generator=generator) * self.config.noise * WHITE
+        noise *= torch.rand(count, 1, 1, 1, generator=generator) < NOISY
+        return (shown + noise * torch.randn(shown.shape, generator=generator)).clamp(0.0, WHITE)
 
     def _loss(self, shown: Tensor, wanted: Tensor) -> Tensor:
         """Of what is seen, of the columns in which it is, and of bearings and distances in them."""
