@@ -114,6 +114,8 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
         if error.name and not module_name.startswith(error.name):
             raise  # the module exists and lacks one of its own dependencies: say which
         raise absent from None
+    except SyntaxError as error:  # a person's own file, half written
+        raise ValueError(f"{kind} {name!r}: {error.filename}, line {error.lineno}: {error.msg}") from None
     try:
         return getattr(module, attribute)
     except AttributeError:

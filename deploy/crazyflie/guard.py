@@ -50,6 +50,7 @@ PARAMETERS: dict[str, tuple[str, float]] = {
     "policy.mode": ("uint8", OFF),  # after a reboot nothing flies but PID until somebody says so
     **{f"policy.{name}": ("float", usual) for name, (usual, _, _) in LIMITS.items()},
 }
+CURVE = 0.2  # of an airframe's largest thrust: no further may policy.thrust0..2 be from its own, at any speed
 OLD = 0.03  # s that an estimate may stay exactly as it is
 LOW, ASK, MEAN = 5.0, 0.1, 0.2  # s that a battery may be low; by when it is asked first; averaged over; why: guard.h
 EMPTY, EMPTY_FOR = 2.7, 0.03  # V as measured, s
@@ -66,6 +67,12 @@ def allowed(name: str, value: float) -> float:
         return value if value in MODES.values() else OFF
     usual, least, most = LIMITS[name]
     return value if least - TICK <= value <= most + TICK else usual  # values by radio are float32
+
+
+def near(curve: Sequence[float], airframe: Sequence[float]) -> bool:
+    """Whether a tuned thrust curve (N: c0, c1, c2) is near enough to the airframe's to be taken."""
+    d0, d1, d2 = (tuned - own for tuned, own in zip(curve, airframe, strict=True))
+    return all(abs(d0 + (d1 + d2 * u) * u) <= CURVE * sum(airframe) + TICK for u in (0.0, 1 / 3, 2 / 3, 1.0))
 
 
 def without_load(voltage: float, load: float, sag: float = LIMITS["sag"][0]) -> float:

@@ -32,6 +32,7 @@ from deploy.crazyflie.guard import (
     Landing,
     Seen,
     allowed,
+    near,
 )
 from deploy.crazyflie.simulator.setpoints import PLACE, ZERO, Mode, Setpoint
 
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 Shares = tuple[float, float, float, float]  # of the largest force, per rotor
 NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
 OLDEST = 0.2  # s, of a set point; then the PID controller takes over
-BIT_OF_MODE = 31  # of `replaced`
+BIT_OF_MODE, BIT_OF_CURVE = 31, 30  # of `replaced`
+CURVE = tuple(f"policy.thrust{k}" for k in range(3))
 
 
 def stay(place: tuple[float, ...], height: float) -> Setpoint:
@@ -63,6 +65,7 @@ class OutOfTree:
         """`parameters` of the vehicle. `pid` flies by it, told whether it did so in the last cycle."""
         self.policy, self.parameters, self.pid_flies, self.say = policy, parameters, pid, say
         self.guard, self.replaced, self.age = Guard(), 0, 0.0
+        self._airframe = tuple(policy.curve) if policy is not None else ()  # N: c0, c1, c2
         self._obeyed: list[float] = []  # the parameters as they were taken last
         self.select()
 
@@ -138,10 +141,11 @@ class OutOfTree:
         return shares
 
     def _obey(self, in_the_air: bool) -> None:
-        values = [self.parameters[key] for key in PARAMETERS]
+        keys = (*PARAMETERS, *(CURVE if self._airframe else ()))
+        values = [self.parameters[key] for key in keys]
         if values != self._obeyed:
             self._limit()
-            self._obeyed = [self.parameters[key] for key in PARAMETERS]
+            self._obeyed = [self.parameters[key] for key in keys]
         mode = int(self.parameters["policy.mode"])
         if self._selected:
             self.chosen = SHADOW if mode == BENCH and in_the_air else mode
@@ -162,6 +166,10 @@ class OutOfTree:
                 self.say(f"POLICY: {key} is not {bounds}, now {taken:g}\n")
             if name != "mode":
                 self.guard.limits[name] = taken
+        if self._airframe and not near([self.parameters[key] for key in CURVE], self._airframe):
+            self.parameters.update(zip(CURVE, self._airframe, strict=True))
+            self.replaced |= 1 << BIT_OF_CURVE
+            self.say("POLICY: policy.thrust0..2 are too far from the airframe's curve, now its own\n")
 
     @property
     def _answered(self) -> bool:
@@ -190,7 +198,7 @@ class OutOfTree:
         if not computed:
             self.policy.stop()
         self._computed = True
-        c0, c1, c2 = (self.parameters[f"policy.thrust{k}"] for k in range(3))
+        c0, c1, c2 = (self.parameters[key] for key in CURVE)
         self.policy.curve = (c0, c1, c2)
         thrusts = self.policy.update(setpoint, self._sensed)
         if not self.policy.answered:
@@ -252,4 +260,4 @@ class OutOfTree:
 
 def parameters(policy: Onboard) -> dict[str, tuple[str, float]]:
     """The parameters that the app adds, with type and default."""
-    return {**PARAMETERS, **{f"policy.thrust{k}": ("float", value) for k, value in enumerate(policy.curve)}}
+    return {**PARAMETERS, **{key: ("float", value) for key, value in zip(CURVE, policy.curve, strict=True)}}

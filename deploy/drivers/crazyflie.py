@@ -75,6 +75,7 @@ class Crazyflie(Entered):
         self._allowed = {"voltage": s.empty, "sag": allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))}
         self._battery: Battery | None = None  # watched from the first command on
         self._airborne = self._handed_over = self.done = self._held = False  # held: it has said that it holds its place
+        self._asked_to_arm = False  # a Brushless turns its rotors then, on the ground
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
         self._zeros = self._idle = 0  # steps in a row: no command, policy not flying
@@ -297,6 +298,7 @@ class Crazyflie(Entered):
             yield
 
     def _arm(self, wanted: bool) -> None:
+        self._asked_to_arm = self._asked_to_arm or wanted
         self.link.client.supervisor.send_arming_request(wanted)
 
     def _hand_over(self) -> None:
@@ -366,8 +368,10 @@ class Crazyflie(Entered):
         try:
             if self._airborne and not self.done:
                 self._land()
-            if self._airborne:
+            if self._airborne or self._asked_to_arm:
+                self._arm(False)  # once even where it is not armed: what was asked last may be on its way
                 self.link.wait(lambda: not self._state() & ARMED, 1.0, lambda: self._arm(False))
+            if self._airborne:
                 self._notes.append(f"battery after    {self.link.value('pm.vbat'):.2f} V")
             if self.settings.onboard:  # on the ground; a vehicle that was left in the air may be landing by itself
                 self.link.write("policy.mode", OFF)

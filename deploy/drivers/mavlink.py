@@ -45,6 +45,7 @@ STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
 BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not send them more often
+MOST_LOSS_S = 1.0  # s, PX4's default: no longer may it obey the last set point of a program that has died
 BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
 
@@ -101,6 +102,7 @@ class Mavlink(Entered):
             link.demand(px4.SET_INTERVAL, message, 1e6 * period)
         if not any(self._streams(kinds) for kinds in (WHOLE, PARTS)):
             raise self._error(f"it does not know where it is: no odometry arrived within {s.connect_s:g} s")
+        self._check_failsafe()
         if isinstance(self.carrier, setpoints.Motors):
             self.carrier.hover = self._hover_thrust()
         quaternion = self._attitude()[0]
@@ -117,6 +119,17 @@ class Mavlink(Entered):
             self.link.demand(px4.SET_INTERVAL, NUMBERS[kind], 1e6 / self.rate_hz)
         found = self.link.wait(lambda: self.link.age(*kinds) < 1.0, 0.5 * self.settings.connect_s)
         return found and all(np.isfinite(part).all() for part in (*self._place(), *self._attitude()))
+
+    def _check_failsafe(self) -> None:
+        """MavlinkError where it would go on turning, or flying on, for long without us."""
+        loss = self.link.parameter("COM_OF_LOSS_T")
+        if loss is None:
+            self._notes.append("it does not say COM_OF_LOSS_T: how long it obeys the last set point is not known")
+        elif not loss <= MOST_LOSS_S:
+            raise self._error(
+                f"its COM_OF_LOSS_T is {loss:g} s: for so long it would obey the last set point of a program that has "
+                f"died; set it to {MOST_LOSS_S:g} or less"
+            )
 
     def _hover_thrust(self) -> float:
         hover = self.settings.hover_thrust or self.link.parameter("MPC_THR_HOVER")

@@ -39,6 +39,7 @@ from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node import network
 from deploy.ros2.node.cameras import Cameras, told_view
+from deploy.ros2.node.frames import Frames
 from deploy.ros2.node.instructions import Instructions
 from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
 from deploy.ros2.node.subscriptions import MOST as WAITING
@@ -106,6 +107,7 @@ class Ros2(Entered):
         self._start: Array | None = None  # where wheels say that the flight began
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
         self.values: dict[str, topics.Values] = {}  # by topic, of its newest message
+        self._frames = Frames(node.get_logger())
         self.armed, self._own_ear = armed or Armed(node, s.key, s.silence_s), armed is None
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
         self._state = Inbox(node, String, topics.STATE, latched_quality())  # of a robot with a flight controller
@@ -231,7 +233,7 @@ class Ros2(Entered):
 
     def _hold(self, flies: bool) -> None:
         """While it flies, nobody new may speak for the robot, its target, its task or the supervisor."""
-        self.armed.held = flies
+        self.armed.held = self._frames.held = flies
         for inbox in self._boxes:
             inbox.owner.held = flies
 
@@ -288,6 +290,7 @@ class Ros2(Entered):
             return
         try:
             self.values[source.topic] = source.read(inbox.message)
+            self._frames.check(source, inbox.message, self.values)
         except topics.TopicError as error:
             self.values.pop(source.topic, None)  # the guard takes it for missing
             self.node.get_logger().error(f"{inbox.topic}: {error}", throttle_duration_sec=1.0)

@@ -19,7 +19,7 @@ from deploy.system.files import write_atomic
 from policies.algorithms import algorithm_class, cut_by, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.loggers import LOGGERS
-from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
+from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, learnable, unknown
 from sim.cluster import place_of
 from sim.engines import BENCHES, ENGINES, LEGS
 from sim.registry import StrangerError, names_from, plugins
@@ -353,7 +353,7 @@ def built(composed: Any, choices: Mapping[str, str], overrides: Iterable[str]) -
         options = Options(**{f.name: composed[f.name] for f in dataclasses.fields(Options)})
         for group in DEFAULTS:
             where = f"{group}={names[group]}: "
-            configs[f"{group}_config"] = OmegaConf.to_object(composed[group])
+            configs[f"{group}_config"] = learnable(group, OmegaConf.to_object(composed[group]))
     except Exception as error:
         raise SettingsError(f"{where}{explained(error)}") from error
     return Settings(task=names["task"], algorithm=names["algorithm"], options=options, **configs)

@@ -20,7 +20,8 @@ WRITES = (  # a run, besides those above
     *("metrics.jsonl", "events.out.tfevents.*", "timing.json", "report.json", "report.png", "gaze.png", "video.mp4"),
     *("league.json", "league.png", "baselines", "diverged", "profile.pstats", "profile.txt"),
 )
-OUT, ANOTHER = "a link out of it", "choose another out=DIR"
+OUT, HARD, ANOTHER = "a link out of it", "a hard link", "choose another out=DIR"
+OURS = (CONFIG, CHECKPOINT, POLICY, *WRITES)
 
 
 def opened(settings: Settings) -> tuple[Path, Lock]:
@@ -50,7 +51,7 @@ def opened(settings: Settings) -> tuple[Path, Lock]:
 
 
 def _check_links(folder: Path, resumes: bool) -> None:
-    """RunError for what a run would write through: links out of a downloaded folder, which lead anywhere, and pipes.
+    """RunError for what a run would write through: links out of a downloaded folder, hard ones too, and pipes.
 
     In a folder that already holds other things, only what has a name of a run's is looked at. Weights & Biases link
     their own logs to a cache, and begin a folder of their own each time: what theirs hold is not looked at.
@@ -59,13 +60,13 @@ def _check_links(folder: Path, resumes: bool) -> None:
     for top, folders, files in os.walk(folder):
         theirs = Path(top) == folder / "wandb"
         for path in (Path(top) / name for name in (*folders, *files)):
-            if not resumes and not any(path.match(name) for name in (CONFIG, CHECKPOINT, POLICY, *WRITES)):
+            if not resumes and not _is_ours(path):
                 continue
             if theirs and not path.match("*run*"):
                 continue
             if what := _leads_away(path, home):
                 copy = f"copy the folder first: cp -rL {shlex.quote(str(folder))} NEW" if resumes else ANOTHER
-                way = copy if what == OUT else "remove it"
+                way = copy if what in (OUT, HARD) else "remove it"
                 raise RunError(
                     f"{folder}: {path.relative_to(folder)} in it is {what}, and a run would write there; {way}"
                 )
@@ -82,7 +83,14 @@ def _leads_away(path: Path, home: str) -> str:
         return OUT
     if os.path.islink(end):
         return "a link to itself"
-    return "no file" if path.exists() and not (path.is_file() or path.is_dir()) else ""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return "no file"
+    return HARD if path.is_file() and path.stat().st_nlink > 1 and _is_ours(path) else ""
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it has a name of what a run writes."""
+    return any(path.match(name) for name in OURS)
 
 
 def _begin(folder: Path, settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -46,7 +47,10 @@ class Lock:
             except OSError as error:
                 sys.stderr.write(f"warning: {self._path.parent} cannot be locked against others: {error.strerror}\n")
             if self._is_the_file(descriptor):
-                return descriptor
+                if os.fstat(descriptor).st_nlink == 1:
+                    return descriptor
+                os.close(descriptor)  # what is written into it would be written into another file, too
+                raise OSError(errno.EMLINK, f"{NAME} in it is a hard link; remove it", os.fspath(self._path))
             os.close(descriptor)  # its holder removed it between our two calls: there is another file, or none
 
     def _is_the_file(self, descriptor: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,6 +50,14 @@ def unknown(kind: str, name: str, choices: Iterable[str], where: str = "") -> st
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"unknown {kind} {name!r}{hint}; choices{where}: {', '.join(sorted(choices))}"
+
+
+def learnable(group: str, config: Any) -> Any:
+    """The settings of a task or an algorithm; SettingsError for a learning rate by which nothing can be learned."""
+    for name, value in vars(config).items():
+        if name.endswith("learning_rate") and isinstance(value, float) and not 0.0 < value < math.inf:
+            raise SettingsError(f"{group}.{name} must be positive and finite, got {value:g}")
+    return config
 
 
 def explained(error: Exception) -> SettingsError:

@@ -96,7 +96,7 @@ def read(path: Path) -> tuple[Any, str]:
     """The model as it stands there, a `mujoco.MjSpec`, and the SHA-256 of the file and everything that it refers to."""
     digest, urdf = hashlib.sha256(), False
     size = _Size()
-    for number, (root, content, copies) in enumerate(_documents(path, [path.resolve()], [MOST_FILES])):
+    for number, (root, content, copies) in enumerate(_models(path, [path.resolve()], [MOST_FILES])):
         for element, times in _elements(root, path, copies):
             size.add(element, times)
         size.check(path)
@@ -185,12 +185,36 @@ def _number(word: str) -> float:
     return value if value >= 1.0 else 1.0  # nor is NaN one
 
 
-def _documents(
+def _models(
     path: Path, above: list[Path], left: list[int], copies: float = 1.0
+) -> Iterator[tuple[ElementTree.Element, bytes, float]]:
+    """The documents of a model and of those that it attaches, parsed, and how often each is there, at most.
+
+    MuJoCo looks for a <model> beside the file of the model that has it, and for its name there only.
+    """
+    models: list[ElementTree.Element] = []
+    attached: list[tuple[str, float]] = []  # which, and how often
+    for root, content, times in _documents(path, path.parent, above, left, copies):
+        yield root, content, times
+        for element, often in _elements(root, path, times):
+            if element.tag == "model":
+                models.append(element)
+            elif element.tag == "attach":
+                attached.append((element.get("model", ""), often))
+    for element in models:
+        name = element.get("name")  # one without has that in its own file: any may be meant
+        times = copies + sum(often for model, often in attached if name in (None, model))
+        found = _next(path, element, "attaches", [path.parent], above, left)
+        yield from _models(found, [*above, found.resolve()], left, times)
+
+
+def _documents(
+    path: Path, folder: Path, above: list[Path], left: list[int], copies: float = 1.0
 ) -> Iterator[tuple[ElementTree.Element, bytes, float]]:
     """The XML file and those that it includes, parsed, and how often each is there. `above`: the files that led here.
 
-    `left`: how many more are read, all of them together: files that include one another grow as a tree does.
+    `folder` of the model. `left`: how many more are read, all of them together: files that include one another grow as
+    a tree does.
     """
     if path.stat().st_size > LARGEST_XML:
         raise ValueError(f"{path}: more than {LARGEST_XML // 10**6} MB of XML is no robot")
@@ -205,20 +229,27 @@ def _documents(
         )
     yield root, content, copies
     for element, times in _elements(root, path, copies):
-        if element.tag != "include":
-            continue
-        left[0] -= 1
-        if left[0] < 0:
-            raise ValueError(f"{path}: it includes more than {MOST_FILES} files")
-        if len(above) > DEEPEST:
-            raise ValueError(f"{path}: it is included {DEEPEST} files deep, and includes more")
-        name = element.get("file", "")
-        found = next((p for p in (above[0].parent / name, path.parent / name) if name and p.is_file()), None)
-        if found is None:
-            raise ValueError(f"{path}: it includes {name!r}, which is not there; put it beside the file")
-        if found.resolve() in above:
-            raise ValueError(f"{path}: it includes {name!r}, which includes it in turn")
-        yield from _documents(found, [*above, found.resolve()], left, times)
+        if element.tag == "include":
+            found = _next(path, element, "includes", [folder, path.parent], above, left)
+            yield from _documents(found, folder, [*above, found.resolve()], left, times)
+
+
+def _next(
+    path: Path, element: ElementTree.Element, what: str, folders: list[Path], above: list[Path], left: list[int]
+) -> Path:
+    """The file that an element of `path` names, in the first of these folders that has it."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError(f"{path}: it {what} more than {MOST_FILES} files")
+    if len(above) > DEEPEST:
+        raise ValueError(f"{path}: it lies {DEEPEST} files deep, and {what} more")
+    name = element.get("file", "")
+    found = next((p for p in (folder / name for folder in folders) if name and p.is_file()), None)
+    if found is None:
+        raise ValueError(f"{path}: it {what} {name!r}, which is not there; put it beside the file")
+    if found.resolve() in above:
+        raise ValueError(f"{path}: it {what} {name!r}, which leads back to it")
+    return found
 
 
 def _loosen(spec: Any) -> None:

@@ -158,6 +158,23 @@ def test_bad_words_give_a_short_error(monkeypatch, capsys, tmp_path, bad, flags)
         assert part in error
 
 
+@pytest.mark.parametrize("value", ["-1", "0.0", "nan", "inf"])
+@pytest.mark.parametrize("name", ["learning_rate", "final_learning_rate"])
+@pytest.mark.parametrize("algorithm", ["apg", "sac"])
+def test_a_learning_rate_by_which_nothing_is_learned(algorithm, name, value):
+    with pytest.raises(
+        SettingsError, match=f"algorithm={algorithm}: algorithm.{name} must be positive and finite, got"
+    ):
+        compose([f"algorithm={algorithm}", f"algorithm.{name}={value}"])
+
+
+def test_a_module_that_is_half_written_is_named(monkeypatch, tmp_path):
+    (tmp_path / "half_written.py").write_text("import math\n\ndef f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingsError, match=r"task 'half_written:Task': .*half_written\.py, line 3: invalid syntax"):
+        compose(["task=half_written:Task"])
+
+
 def test_task_without_variation_is_told(monkeypatch):
     monkeypatch.setitem(TASKS, "odd", f"{__name__}:Odd")
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])

@@ -23,7 +23,9 @@ class Config:
     rate_gain: float = field(default=20.0, metadata={"help": "1/s, of its rate loop about roll and pitch"})
     yaw_gain: float = field(default=8.0, metadata={"help": "1/s, of its rate loop about yaw"})
     hover_thrust: float = field(default=0.5, metadata={"help": "share of the thrust that carries it (MPC_THR_HOVER)"})
-    offboard_loss_s: float = field(default=1.0, metadata={"help": "s without set points until it lands by itself"})
+    offboard_loss_s: float = field(
+        default=1.0, metadata={"help": "s without set points until it lands by itself (COM_OF_LOSS_T)"}
+    )
     arms: bool = field(default=True, metadata={"help": "false: it refuses, as one that fails its checks"})
     refuses_hold: bool = field(default=False, metadata={"help": "true: it does not hold its place, only land"})
     odometry: bool = field(default=True, metadata={"help": "false: it has no ODOMETRY, only the parts of it"})

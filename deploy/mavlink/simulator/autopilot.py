@@ -51,9 +51,11 @@ class Autopilot:
             asked = message.get_srcSystem(), message.get_srcComponent()
             result = self._command(message)
             self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result, 0, 0, *asked))
-        elif kind == "PARAM_REQUEST_READ" and message.param_id.rstrip("\0") == "MPC_THR_HOVER":
-            told = (b"MPC_THR_HOVER", self.config.hover_thrust, 9, 1, 0)
-            self.out.append(self.mavlink.MAVLink_param_value_message(*told))
+        elif kind == "PARAM_REQUEST_READ":
+            known = {"MPC_THR_HOVER": self.config.hover_thrust, "COM_OF_LOSS_T": self.config.offboard_loss_s}
+            name = message.param_id.rstrip("\0")
+            if name in known:
+                self.out.append(self.mavlink.MAVLink_param_value_message(name.encode(), known[name], 9, 2, 0))
         elif kind == "SET_ATTITUDE_TARGET" and message.type_mask & 0x80 and not message.type_mask & 0x47:
             rates = FLIP * (message.body_roll_rate, message.body_pitch_rate, message.body_yaw_rate)
             self._told("rates", rates, message.thrust)

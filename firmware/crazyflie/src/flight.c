@@ -22,7 +22,8 @@
  * are off. In the air is what the supervisor says: also for 2 s after a rotor last ran above idle.
  *
  * From command to motor. The policy commands rotor speeds, as fractions u of the vehicle's largest; the thrust is
- * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on). controlModeForce takes
+ * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on, and near it whoever
+ * writes them). controlModeForce takes
  * thrusts as fractions of the platform's THRUST_MAX, cuts them to 0..1, and the firmware's battery compensation finds the
  * PWM ratio that gives this thrust at the present voltage. Thrusts beyond THRUST_MAX (0.12 N on a 2.1+, which is what a low
  * battery still gives: less than the 0.149 N of the airframe `crazyflie`, so u > 0.898 does no more than 0.898) are
@@ -63,6 +64,8 @@
 #define ATTEND_MS 10  /* the app's own task */
 #define FULL 65535.0f
 #define MOTORS STABILIZER_NR_OF_MOTORS
+#define MODE_BIT 0x80000000u  /* of `replaced` */
+#define CURVE_BIT 0x40000000u
 #define STEPS ((uint32_t)(RATE_MAIN_LOOP / POLICY_RATE_HZ + 0.5f)) /* calls of the controller per step of the policy */
 
 _Static_assert(sizeof(policy_commands) == MOTORS * sizeof(float), "the policy commands motors, nothing else");
@@ -88,12 +91,13 @@ static logVarId_t variances[3];
 
 static uint8_t mode = OFF, chosen = OFF;
 static guard_limits limits = GUARD_DEFAULTS;
-static float thrust[3] = VEHICLE_THRUST; /* N */
+static const float airframe[3] = VEHICLE_THRUST; /* N */
+static float thrust[3] = VEHICLE_THRUST;         /* the same, as tuned */
 
 static uint8_t sound, failed, flying; /* the self-test passed; there is a reason; the policy flies */
 static uint8_t state, reason;
 static volatile uint32_t untold;      /* of `replaced`: what nobody was told yet */
-static uint32_t replaced;             /* parameters that were not allowed: bits in the order of GUARD_LIMITS, 31: mode */
+static uint32_t replaced;             /* parameters that were not allowed: bits in the order of GUARD_LIMITS; thrust0..2; mode */
 static float selftest = -1.0f;        /* largest disagreement as a share of the tolerated; negative: not yet run */
 static float force[MOTORS];           /* what the policy asks of the firmware, 0..1 */
 static float pid[MOTORS];             /* what the PID controller asks, likewise */
@@ -296,8 +300,9 @@ static void obey_parameters(void) {
     uint32_t found = guard_replace(&limits);
     if (mode >= MODES) {
         mode = OFF;
-        found |= 0x80000000u;
+        found |= MODE_BIT;
     }
+    if (guard_curve(thrust, airframe)) found |= CURVE_BIT;
     replaced |= found;
     untold |= found;
     if (selected) chosen = mode == BENCH && supervisorIsFlying() ? SHADOW : mode;
@@ -377,7 +382,8 @@ static void attend(void) {
     if (tell & bit) DEBUG_PRINT("policy." #name " is not within " #least ".." #most ", now " #usual "\n"); \
     bit <<= 1;
     GUARD_LIMITS(TELL)
-    if (tell & 0x80000000u) DEBUG_PRINT("policy.mode is 0..3, now 0\n");
+    if (tell & CURVE_BIT) DEBUG_PRINT("policy.thrust0..2 are too far from the airframe's curve, now its own\n");
+    if (tell & MODE_BIT) DEBUG_PRINT("policy.mode is 0..3, now 0\n");
     if ((state == HOLDING || state == SINKING) && age > M2T(OLDEST_MS)) commanderRelaxPriority();
 }
 

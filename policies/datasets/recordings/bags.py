@@ -21,6 +21,7 @@ from deploy.trust.text import printable
 from policies.datasets.bounds import PICTURES, VALUES
 from policies.datasets.features import Array, DatasetError, Feature
 from policies.datasets.images import from_png, size_of
+from policies.datasets.recordings import bag_bounds
 from policies.datasets.recordings.bag_map import BagMap, Part
 
 NS = 1_000_000_000
@@ -204,20 +205,26 @@ def episodes(path: str, wanted: BagMap) -> Iterator[Recorded | int]:
     DatasetError names what is wrong.
     """
     try:
-        from rosbags.rosbag2 import Reader
+        from rosbags.rosbag2 import Reader, storage_mcap
         from rosbags.typesys import Stores, get_typestore
     except ModuleNotFoundError:
         raise DatasetError("a bag needs rosbags: pip install 'sim2metal[bags]'") from None
+    storage_mcap.DECOMPRESSORS.update(bag_bounds.unpackers())
     store = get_typestore(Stores.LATEST)
     clock = Clock(wanted, recording=not wanted.recording)
     try:
+        bag_bounds.check(Path(path))
         with Reader(Path(path)) as bag:
+            packed = bag.compression_mode == "message"
+            if packed:  # each is unpacked here
+                bag.storage.metadata = bag.storage.metadata._replace(compression_mode=None)
             chosen = [c for c in bag.connections if c.topic in wanted.topics]
             _check(path, chosen, {c.topic for c in bag.connections}, wanted, store.fielddefs.keys())
             now = 0
             for connection, now, data in bag.messages(chosen):
                 yield from clock.until(now)
-                clock.hear(connection.topic, now, store.deserialize_cdr(data, connection.msgtype))
+                content = bag_bounds.unpacked(data) if packed else data
+                clock.hear(connection.topic, now, store.deserialize_cdr(content, connection.msgtype))
                 clock.begin(now)
             yield from clock.until(now + 1)
             yield from clock.end()

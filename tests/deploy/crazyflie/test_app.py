@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deploy.codegen import toolchain
 from deploy.crazyflie import app
-from deploy.crazyflie.guard import ESTIMATE, FLY, OFF, PARAMETERS, SHADOW
+from deploy.crazyflie.guard import COMMAND, ESTIMATE, FLY, OFF, PARAMETERS, SHADOW
 from deploy.crazyflie.simulator.sensed import Sensed
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -152,13 +152,38 @@ def test_the_airframe_s_thrust_curve_is_used_and_can_be_tuned(tmp_path):
     forces, speeds = forces_and_speeds()
     thrust = np.array([robot("crazyflie").thrust(u) for u in speeds])
     np.testing.assert_allclose(forces, np.clip(thrust / THRUST_MAX, 0, 1), rtol=1e-5)
-    for name, value in zip(("thrust0", "thrust1", "thrust2"), (0.01, 0.02, 0.03), strict=True):
+    for name, value in zip(("thrust0", "thrust1", "thrust2"), (0.01, 0.02, 0.1), strict=True):
         firmware.table("params")[name].value = value
     forces, speeds = forces_and_speeds()
-    np.testing.assert_allclose(forces, (0.01 + 0.02 * speeds + 0.03 * speeds**2) / THRUST_MAX, rtol=1e-5)
-    firmware.write("thrust2", math.nan)
-    firmware.select()
-    assert firmware.call(**state)[0] == LEGACY  # handed back
+    np.testing.assert_allclose(forces, (0.01 + 0.02 * speeds + 0.1 * speeds**2) / THRUST_MAX, rtol=1e-5)
+    firmware.attend()
+    own = np.array(robot("crazyflie").thrust_curve)
+    for bad in (math.nan, math.inf, -1.0, 0.0, 1e30):  # in flight, by whoever reaches the radio: zeros would drop it
+        for k in range(3):
+            firmware.write(f"thrust{k}", bad)
+        forces, speeds = forces_and_speeds()
+        np.testing.assert_allclose([firmware.parameter(f"thrust{k}") for k in range(3)], own, rtol=1e-6)
+        np.testing.assert_allclose(forces, np.clip(own @ (speeds**0, speeds, speeds**2) / THRUST_MAX, 0, 1), rtol=1e-5)
+        assert int(firmware.logged("replaced")) >> 30 == 1
+        assert firmware.attend() == ["POLICY: policy.thrust0..2 are too far from the airframe's curve, now its own"]
+
+
+def test_a_step_that_fails_hands_back(tmp_path):
+    """As policy_step answers where a signal or a command is not finite."""
+    source = written(tmp_path)
+    compute = (source / "compute.c").read_text()
+    assert "policy_step(&memory" in compute
+    compute = compute.replace("policy_step(&memory", "!fails & policy_step(&memory").replace(
+        "static step current;", "static step current;\nbool fails;"
+    )
+    (source / "compute.c").write_text(compute)
+    firmware = Firmware(build(source))
+    state = random_state(np.random.default_rng(2))
+    assert firmware.call(**state)[0] == FORCE and firmware.logged("flying")
+    ctypes.c_bool.in_dll(firmware.library, "fails").value = True
+    for _ in range(10):
+        mode, _ = firmware.call(**state)
+    assert mode == LEGACY and firmware.logged("reason") == COMMAND and not firmware.logged("flying")
 
 
 def test_without_compensation_rotor_speeds_go_out_as_they_are(tmp_path):

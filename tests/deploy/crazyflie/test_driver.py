@@ -285,6 +285,26 @@ def test_an_estimator_that_says_no_number_has_found_no_position(name: str):
     assert driver._estimator_settles(5.0)
 
 
+@pytest.mark.parametrize("way", ["emergency", "zeros", "error"])
+def test_what_was_armed_and_stays_on_the_ground_is_disarmed(way: str):
+    """A Brushless turns its rotors from then on, and the firmware leaves them on for 30 s."""
+    driver, asked = connected({"pm.vbat": 4.1, "stateEstimate.qw": 1.0}), list[bool]()
+    driver.link.client = SimpleNamespace(
+        commander=SimpleNamespace(send_notify_setpoint_stop=lambda: None),
+        supervisor=SimpleNamespace(send_arming_request=asked.append),
+    )
+    driver.link.close = lambda: None  # type: ignore[method-assign]
+    driver.write({"motor_command": np.full((1, 4), 0.5)})
+    assert asked == [True] and not driver._airborne
+    if way == "emergency":
+        driver.emergency_stop()
+    elif way == "zeros":
+        for _ in range(10):
+            driver.hand_back()
+    driver.stop()
+    assert asked == [True, False]
+
+
 @pytest.mark.parametrize("target", [0.5, math.nan])
 def test_a_landing_ends_whatever_the_estimator_says(target: float):
     driver, landed, waits = connected({"pm.vbat": 4.1, "stateEstimate.qw": 1.0}), [], []

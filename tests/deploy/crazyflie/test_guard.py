@@ -176,6 +176,22 @@ def test_a_parameter_that_is_not_allowed_is_replaced_and_said(firmware, name, ba
     assert not firmware.attend()
 
 
+@given(
+    airframe=st.sampled_from([(0.0, 0.0, 0.12), (0.00352526, 0.01437313, 0.09223048)]),
+    off=st.tuples(*[st.floats(-0.0625, 0.0625, width=32)] * 3),
+)
+def test_a_thrust_curve_is_near_the_airframe_s_or_is_it(library, airframe, off):
+    tuned = [a + b for a, b in zip(airframe, off, strict=True)]
+    curve, own = (ctypes.c_float * 3)(*tuned), (ctypes.c_float * 3)(*airframe)
+    library[1].guard_curve.restype = ctypes.c_bool
+    replaced = library[1].guard_curve(curve, own)
+    shares = np.linspace(0, 1, 101)
+    furthest = np.abs(np.polyval([d for d in reversed(off)], shares)).max() / sum(airframe)
+    if abs(furthest - guard.CURVE) > 0.02:
+        assert replaced == (furthest > guard.CURVE) == (not guard.near(tuned, airframe))
+    np.testing.assert_array_equal(curve, own if replaced else np.array(tuned, np.float32))
+
+
 def test_a_mode_that_there_is_none_of_is_off(firmware):
     firmware.attend()
     firmware.write("mode", 9)
@@ -196,7 +212,6 @@ def leaning(degrees: float) -> tuple:
 
 # Fault -> what the firmware says from then on, and the reason.
 FAULTS = {
-    "command": ({}, guard.COMMAND),
     "estimate": ({"position": (0, NAN, 1)}, guard.ESTIMATE),
     "gyroscope": ({"gyro": (0, math.inf, 0)}, guard.ESTIMATE),
     "set point": ({"target_position": (0, NAN, 1)}, guard.ESTIMATE),
@@ -237,8 +252,6 @@ def test_every_fault_hands_back_within_50_ms(library, fault, before):
     change, reason = FAULTS[fault]
     if fault in SETTINGS:
         made.set(*SETTINGS[fault])
-    if fault == "command":
-        made.write("thrust2", NAN)
     for k in range(WITHIN_MS):
         mode, forces = made.call(**{**sway(before + k), **change})
         if made.logged("reason") != guard.FINE:
@@ -253,7 +266,6 @@ def test_every_fault_hands_back_within_50_ms(library, fault, before):
     made.call(**sway(0), target_position=(5, 5, 5))
     mode, _ = made.call(**sway(1), target_position=(5, 5, 5))
     assert mode == LEGACY and abs(made.told()[0]) < 1.01 and made.logged("failed")  # nobody's set point but its own
-    made.write("thrust2", 0.12)
 
 
 def test_a_flight_ends_with_its_time(firmware):
@@ -324,6 +336,7 @@ def test_the_times_and_voltages_are_the_same(library):
     text = (library[0].parent / "guard.h").read_text()
     found = {name: float(value) for name, value in re.findall(r"^#define GUARD_(\w+) ([\d.]+)f?\s", text, re.M)}
     assert found == {
+        "CURVE": guard.CURVE,
         "OLD_MS": 1e3 * guard.OLD,
         "LOW_MS": 1e3 * guard.LOW,
         "ASK_MS": 1e3 * guard.ASK,

@@ -216,6 +216,11 @@ def test_a_parameter_that_is_not_allowed_is_replaced_and_said(flying: Bench):
     select(flying, 6)
     assert firmware.parameters["policy.cap"] == 1.0 and firmware.parameters["policy.seconds"] == 30.0
     assert "policy.cap is not within 0.3..1.0, now 1" in firmware._text.decode()
+    own = [firmware.parameters[f"policy.thrust{k}"] for k in range(3)]
+    firmware.parameters.update({"policy.thrust0": -1.0})  # in flight
+    flying.run(0.1)
+    assert [firmware.parameters[f"policy.thrust{k}"] for k in range(3)] == own and firmware.app.replaced >> 30 == 1
+    assert "policy.thrust0..2 are too far from the airframe's curve" in firmware._text.decode()
 
 
 def test_a_battery_that_is_low_for_five_seconds_lands_it(flying: Bench):

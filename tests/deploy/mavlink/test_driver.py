@@ -242,7 +242,7 @@ def test_an_emergency_stop_cuts_the_motors_in_the_air(policy: PolicyFile):
 
 @pytest.mark.parametrize("lost", [6, 10**6])
 def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lost: int):
-    with served(offboard_loss_s=5.0) as simulation:
+    with served() as simulation:
         driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
         receive, asked = simulation.autopilot.receive, []
 
@@ -252,8 +252,12 @@ def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lo
             if len(asked) in (0, lost + 1):
                 receive(message)
 
+        def stop() -> None:
+            simulation.config.offboard_loss_s = 5.0  # its own failsafe must not come first
+            guard.stop()
+
         simulation.autopilot.receive = deaf
-        after(driver, 0.3, guard.stop)
+        after(driver, 0.3, stop)
         run(policy, driver, guard, steps=1500)
         if lost == 6:
             assert driver.report()[-1] == "emergency stop" and not simulation.autopilot.armed
@@ -282,6 +286,15 @@ def test_a_vehicle_that_cannot_be_armed_says_why(policy: PolicyFile):
         message = run_failing(policy, driver_for(simulation, policy))
         assert "cannot be armed: refused for now" in message and "Arming denied" in message
         assert simulation.autopilot.state.position[2] < 0.01
+
+
+@pytest.mark.parametrize("loss", [1.5, 60.0])
+def test_a_vehicle_that_would_fly_on_without_us_is_not_flown(policy: PolicyFile, loss: float):
+    with served() as simulation:
+        simulation.config.offboard_loss_s = loss
+        message = run_failing(policy, driver_for(simulation, policy))
+        assert f"its COM_OF_LOSS_T is {loss:g} s" in message
+        assert simulation.autopilot.setpoint is None and not simulation.autopilot.armed
 
 
 def test_nobody_there(policy: PolicyFile):

@@ -13,6 +13,7 @@ from std_msgs.msg import Float64MultiArray
 from deploy import PolicyFile
 from deploy.ros2 import topics
 from deploy.ros2.arming.interlock import ARMED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.node.frames import Frames
 from deploy.ros2.node.subscriptions import NAMES, Owner
 from deploy.ros2.simulation.fault_injection import DELAY, JUMP, KINDS, Fault
 from deploy.ros2.simulation.robot import World
@@ -120,6 +121,53 @@ def test_a_place_in_another_kind_of_frame_is_no_place(source):
         message.header.frame_id = frame
         with pytest.raises(topics.TopicError, match="have z up"):
             source.read(message)
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def error(self, text: str, **how: float) -> None:
+        self.said.append(text)
+
+
+def test_a_target_in_another_frame_than_odometry_is_no_target():
+    log, values = Lines(), {}
+    frames = Frames(log)
+
+    def come(source: topics.Source, frame: str) -> None:
+        message = source.message()
+        message.header.frame_id = frame
+        values[source.topic] = source.read(message)
+        frames.check(source, message, values)
+
+    come(topics.TARGET, "map")  # before anybody knows where the robot is
+    come(topics.ODOMETRY, "odom")
+    assert set(values) == {"odometry"}
+    assert log.said == ["target is in 'map', odometry in 'odom': give them in one frame"]
+    for frame in ("", "/odom", "odom"):
+        come(topics.TARGET, frame)
+        assert set(values) == {"odometry", "target"}
+    come(topics.IMU, "imu_link")  # no place
+    come(topics.ODOMETRY, "odom")
+    assert set(values) == {"imu", "odometry", "target"} and len(log.said) == 1
+    frames.held = True
+    come(topics.ODOMETRY, "map")  # in flight, the robot seems to be somewhere else
+    assert "odometry" not in values and "odometry is in 'map', odometry in 'odom'" in log.said[-1]
+    frames.held = False
+    come(topics.ODOMETRY, "map")
+    assert set(values) == {"imu", "odometry"}  # and the target has to be told anew
+
+
+def test_an_arm_s_places_are_in_the_frame_of_its_hand():
+    log, values = Lines(), {}
+    frames = Frames(log)
+    for source, frame in ((topics.HAND, "base_link"), (topics.OBJECT, "camera_color_optical_frame")):
+        message = source.message()
+        message.header.frame_id = frame
+        values[source.topic] = source.read(message)
+        frames.check(source, message, values)
+    assert set(values) == {"hand_pose"} and "object_pose is in 'camera_color_optical_frame'" in log.said[0]
 
 
 def test_an_acceleration_whose_z_axis_points_down_is_refused():

@@ -133,6 +133,27 @@ def test_a_run_is_not_continued_through_links(tmp_path, name, dangling):
     assert mine.exists() is not dangling and not (tmp_path / "run" / ".lock").exists()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "algorithm/metrics.jsonl", "config.yaml"])
+def test_nor_through_hard_links(tmp_path, name):
+    """An archive may hold one to a file beside the folder that it is unpacked in: what is appended comes there."""
+    (tmp_path / "run" / "algorithm").mkdir(parents=True)
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / "run" / name).hardlink_to(mine)
+    (tmp_path / "run" / "notes").hardlink_to(mine)  # nobody writes that
+    settings = compose(["task=quad_hover", f"out={tmp_path / 'other'}"])
+    settings.options.resume = str(tmp_path / "run")
+    with pytest.raises(RunError, match=f"{name} in it is a hard link, .*; copy the folder first: cp -rL"):
+        opened(settings)
+    (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / ".lock").hardlink_to(mine)  # it is emptied by who takes it
+    with pytest.raises(RunError, match=r"\.lock in it is a hard link; remove it"):
+        opened(settings)
+    (tmp_path / "run" / ".lock").unlink()
+    opened(settings)[1].release()
+    assert mine.read_text() == "precious"
+
+
 def test_nor_is_one_begun_there_but_other_links_are_nobodys_business(tmp_path):
     folder, mine = tmp_path / "run", tmp_path / "mine"
     folder.mkdir()

@@ -153,7 +153,7 @@ def test_a_small_file_does_not_make_a_large_model(tmp_path: Path, part: str, sai
 def test_includes_in_one_another_have_an_end(tmp_path: Path) -> None:
     for number in range(990):
         (tmp_path / f"{number}.xml").write_text(f'<mujoco><include file="{number + 1}.xml"/></mujoco>')
-    with pytest.raises(ValueError, match=r"50\.xml: it is included 50 files deep, and includes more"):
+    with pytest.raises(ValueError, match=r"50\.xml: it lies 50 files deep, and includes more"):
         load(str(tmp_path / "0.xml"))
 
 
@@ -162,6 +162,40 @@ def test_what_is_included_is_copied_with_what_includes_it(tmp_path: Path) -> Non
     inner = '<replicate count="200"><include file="b.xml"/></replicate>'
     with pytest.raises(ValueError, match="make more than 10000 copies"):
         load(written(tmp_path, f"<mujoco><worldbody>{inner}</worldbody></mujoco>"))
+
+
+def test_attached_models_are_counted_as_often_as_they_are_attached(tmp_path: Path) -> None:
+    for number in range(8):
+        attached = "".join(f'<attach model="m" body="link" prefix="{k}_"/>' for k in range(10))
+        inner = body(attached, f'<asset><model name="m" file="{number + 1}.xml"/></asset>')
+        (tmp_path / f"{number}.xml").write_text(inner)
+    (tmp_path / "8.xml").write_text(body(""))
+    with pytest.raises(ValueError, match="copies of elements"):
+        load(str(tmp_path / "0.xml"))
+
+
+@pytest.mark.parametrize("name", ['name="m"', ""])
+def test_what_is_attached_is_held_to_the_same_limits(tmp_path: Path, name: str) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/m.xml").write_text(body('<replicate count="200"><site/></replicate>').replace(
+        "<mujoco>", '<mujoco model="m">'))  # fmt: skip
+    assets = f'<asset><model {name} file="parts/m.xml"/></asset>'
+    few = f'<worldbody><frame><attach model="m" body="link" prefix="p"/></frame></worldbody>{assets}'
+    many = few.replace("frame>", 'replicate count="99">', 1).replace("</frame", "</replicate")
+    whole = ARM.replace("<worldbody>", "<worldbody><site/>", 1)
+    assert load(written(tmp_path, whole.replace("</mujoco>", few + "</mujoco>"))).model.nsite > 200
+    with pytest.raises(ValueError, match="more than 10000 copies"):
+        load(written(tmp_path, whole.replace("</mujoco>", many + "</mujoco>")))
+
+
+def test_a_model_that_attaches_itself_is_refused(tmp_path: Path) -> None:
+    """MuJoCo would read it until the stack ends, and the process with it."""
+    path = written(tmp_path, body("", '<asset><model name="m" file="robot.xml"/></asset>'))
+    with pytest.raises(ValueError, match=r"attaches 'robot.xml', which leads back to it"):
+        load(path)
+    (tmp_path / "robot.xml").write_text(body("", '<asset><model name="m" file="gone.xml"/></asset>'))
+    with pytest.raises(ValueError, match=r"attaches 'gone.xml', which is not there"):
+        load(path)
 
 
 def test_ordinary_sizes_are_no_large_model(tmp_path: Path) -> None:
@@ -183,7 +217,7 @@ def test_includes_are_part_of_the_robot(tmp_path: Path) -> None:
     motors.write_text(part.replace("-2.6", "-2.5"))
     assert load(path).sha256 != robot.sha256
     motors.write_text('<mujoco><include file="../robot.xml"/></mujoco>')
-    with pytest.raises(ValueError, match="includes it in turn|which is not there"):
+    with pytest.raises(ValueError, match="leads back to it|which is not there"):
         load(path)
 
 
