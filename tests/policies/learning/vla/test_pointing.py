@@ -106,7 +106,8 @@ def test_things_that_nobody_measures_are_seen():
     assert loss.item() < 0.1 * before
 
 
-@pytest.mark.parametrize("first", [0, None], ids=["measured", "seen"])
+# What is measured, too, is exported by `make test-all`: the exporter takes ten seconds for each.
+@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.long, id="measured"), pytest.param(None, id="seen")])
 def test_the_file_points_at_what_the_network_points_at(first, tmp_path):
     encoder = SentenceEncoder(written(tmp_path))
     last = float(len(encoder.words.vocabulary) - 1)
