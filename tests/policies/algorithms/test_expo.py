@@ -56,7 +56,7 @@ def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Expo, Residual])
+@pytest.mark.parametrize("kind", [Expo, pytest.param(Residual, marks=pytest.mark.long)])  # in test_tables.py both
 def test_it_continues_exactly(kind):
     whole = kind(ToyReach(), small(kind), 0)
     rows, others = learned(whole, lambda: kind(ToyReach(), small(kind), 0))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.learning.buffers import RolloutBuffer, advantages
-from policies.learning.fused.parallel import improve, value
-from policies.learning.fused.rollout import play
+from policies.learning.fused import parallel, rollout
 from policies.learning.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, moments, squashed_sample
 from policies.runner import checkpoint
 from sim import tasks
@@ -170,7 +169,11 @@ def test_threads_change_no_result():
     assert run(one, 2) == run(two, 2) == run(four, 2)
     for more in (two, four):
         np.testing.assert_array_equal(one.path.actor.net.weights, more.path.actor.net.weights)
-    for called in (play, value, improve):  # helpers call what the first thread calls: it is compiled once
+    for called in (
+        rollout.play,
+        parallel.value,
+        parallel.improve,
+    ):  # helpers call what the first thread calls: it is compiled once
         assert called.signatures and "Literal" not in str(called.signatures)
 
 
