@@ -173,7 +173,7 @@ def test_threads_change_no_result():
         rollout.play,
         parallel.value,
         parallel.improve,
-    ):  # helpers call what the first thread calls: it is compiled once
+    ):  # helpers call it as the first thread does
         assert called.signatures and "Literal" not in str(called.signatures)
 
 
