@@ -12,6 +12,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from sim.engines.vector.simd import LANES
 # round differently in the code that it runs at once and in the code that it caches, and a seed must decide the result.
 FASTMATH = {"contract", "nsz", "arcp"}
 OPTIONS: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy"}
+PATIENCE = 120.0  # s for another process that compiles the same; then it may have been stopped
 
 
 def _cache_folder() -> Path:
@@ -89,7 +91,12 @@ def _locked(name: str) -> Iterator[None]:
             folder = Path(config.CACHE_DIR)
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.lock"
-            fcntl.lockf(held.enter_context(path.open("wb")), fcntl.LOCK_EX)  # which no child inherits
+            file, end = held.enter_context(path.open("wb")), time.monotonic() + PATIENCE
+            while time.monotonic() < end:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which no child inherits
+                    break
+                time.sleep(0.02)
         yield
 
 
