@@ -30,7 +30,7 @@ def test_of_processes_that_want_a_kernel_one_compiles_it(tmp_path: Path):
     root = Path(__file__).resolve().parents[3]
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(root)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([sys.executable, file], env=env, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    processes = [subprocess.Popen([sys.executable, file], env=env, **pipes) for _ in range(2)]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
