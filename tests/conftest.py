@@ -1,7 +1,10 @@
 """Settings for all tests: hypothesis without time limits and with the same examples everywhere; what is thinned."""
 
+import functools
+import gc
 import os
 import signal
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from typing import Any
@@ -16,6 +19,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 hypothesis.settings.register_profile("sim2metal", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("sim2metal")
+
+
+gc.disable()  # until all tests are there: to look at what stays anyway took a third of the time of collecting them
+
+
+def pytest_collection_finish() -> None:
+    """What there is now is looked at no more: two million objects, a second each time."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_runtest_setup() -> None:
+    """Torch's exporter looks up all operators that it knows for each network, for a second: here once per opset."""
+    registry = getattr(sys.modules.get("torch.onnx._internal.exporter._registration"), "ONNXRegistry", None)
+    if registry and not hasattr(registry.from_torchlib, "cache_info"):
+        registry.from_torchlib = staticmethod(functools.cache(registry.from_torchlib))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,8 @@
 end, and the last line, which has the form of pytest's, adds them up.
 
 What is timed mostly waits. Where the system has an idle class (Linux), the others fill that time: there they get a core
-only while nothing that is timed wants it. Elsewhere, and on one core, one stage follows the other.
+only while nothing that is timed wants it. Of what is timed, those marked `waits` take little of a core and run beside
+the rest. Elsewhere, and on one core, one stage follows the other.
 
 A machine that others use stands still now and then, for longer than a deadline. So a few timed tests that fail are
 run once more, when nothing else runs; what passes then is no failure, and is named as UNSTEADY. What is not timed has
@@ -29,17 +30,20 @@ FAILURE = re.compile(r"(?:FAILED|ERROR) (.+?)(?: - .*)?")
 MOST = 8  # workers; each takes 1 GB and more, and files stay together
 TESTS_FAILED, NONE_SELECTED = 1, 5  # pytest's exit statuses; one of the stages may have none of the given tests
 FEW = 3  # timed tests that fail; more of them are no accident
-SIDE_BY_SIDE, TIMED = "side by side", "timed"
+SIDE_BY_SIDE, TIMED, WAITING = "side by side", "timed", "timed, waiting"
 
 
 def commands(cores: int, everything: bool, words: list[str]) -> dict[str, list[str]]:
     """Stage -> its command line. One core has nothing to gain from workers."""
     pytest, short = [sys.executable, "-m", "pytest"], "" if everything else " and not long"
     workers = ["-n", str(min(cores, MOST)), "--dist", "loadfile", "--no-loadscope-reorder"] if cores > 1 else []
-    return {
+    found = {
         SIDE_BY_SIDE: [*pytest, *workers, "-m", f"not timed{short}", *words],
-        TIMED: [*pytest, "-m", f"timed{short}", *(words or marked("timed"))],
+        TIMED: [*pytest, "-m", f"timed and not waits{short}", *(words or marked("timed"))],
     }
+    if waiting := marked("waits"):
+        found[WAITING] = [*pytest, "-m", f"timed and waits{short}", *(words or waiting)]
+    return found
 
 
 def marked(name: str) -> list[str]:
@@ -121,19 +125,20 @@ class Stage:
         self.status = watched(self.command, self.counts, self.failures, show, idle)
 
 
-def run(first: Stage, timed: Stage, beside: bool) -> None:
-    """Both, one beside the other or after it; what the second prints stands behind the first in any case."""
+def run(first: Stage, timed: list[Stage], beside: bool) -> None:
+    """All, side by side or one after the other; what the others print stands behind the first in any case."""
     if beside:
-        kept: list[str] = []
-        with ThreadPoolExecutor(1) as other:
-            ended = other.submit(timed.run, kept.append)
+        kept: list[list[str]] = [[] for _ in timed]
+        with ThreadPoolExecutor(len(timed)) as others:
+            running = [others.submit(stage.run, lines.append) for stage, lines in zip(timed, kept, strict=True)]
             first.run(idle=True)
-            ended.result()
-        shown("".join(kept))
+            for one, lines in zip(running, kept, strict=True):
+                one.result()
+                shown("".join(lines))
     else:
-        first.run()
-        timed.run()
-    for stage in (first, timed) if beside else (timed,):
+        for stage in (first, *timed):
+            stage.run()
+    for stage in (first, *timed) if beside else timed:
         if stage.status == TESTS_FAILED and len(stage.failures) <= FEW:
             stage.status = again(stage.name, stage.command, stage.counts, stage.failures)
 
@@ -158,18 +163,18 @@ def main(words: list[str]) -> int:
     everything = words[:1] == ["all"]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     began, counts, failures = time.monotonic(), Counter[str](), list[str]()
-    first, timed = [  # each keeps what failed last in a folder of its own: both write that when they end
-        Stage(name, [*command, "-o", f"cache_dir=.pytest_cache/{name.replace(' ', '_')}"])
+    first, *timed = [  # each keeps what failed last in a folder of its own: all write that when they end
+        Stage(name, [*command, "-o", f"cache_dir=.pytest_cache/{re.sub('[^a-z]+', '_', name)}"])
         for name, command in commands(cores, everything, words[everything:]).items()
     ]
     run(first, timed, beside=may_run_beside(cores))
-    for stage in (first, timed):
+    for stage in (first, *timed):
         counts.update(stage.counts)
         failures += stage.failures
     for name in failures:
         print(f"FAILED {name}")
     print(closing_line(counts, time.monotonic() - began))
-    return first.status or timed.status
+    return next((stage.status for stage in (first, *timed) if stage.status), 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `make test` says of its two stages is true of both."""
+"""What `make test` says of its stages is true of all."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ from tests import stages
 SETTINGS = """[pytest]
 markers =
     timed: last
+    waits: timed, beside the others
     slow: long
     long: only on request
 """
@@ -124,7 +125,7 @@ def test_one_stage_follows_the_other_where_nothing_may_run_beside(monkeypatch, c
     first, second = (stages.Stage(name, [name]) for name in ("one", "two"))
     told = []
     monkeypatch.setattr(stages, "watched", lambda command, *_: told.append((command, _[-1])) or 0)
-    stages.run(first, second, beside=False)
+    stages.run(first, [second], beside=False)
     assert told == [(["one"], False), (["two"], False)] and capsys.readouterr().out == "== one\n== two\n"
 
 
@@ -136,9 +137,10 @@ def test_a_stage_without_tests_has_not_failed():
 
 
 def test_one_core_has_no_workers():
-    first, last = stages.commands(1, False, ["tests/sim"]).values()
+    first, timed, waiting = stages.commands(1, False, ["tests/sim"]).values()
     assert first[2:] == ["pytest", "-m", "not timed and not long", "tests/sim"]
-    assert last[2:] == ["pytest", "-m", "timed and not long", "tests/sim"]
+    assert timed[2:] == ["pytest", "-m", "timed and not waits and not long", "tests/sim"]
+    assert waiting[2:] == ["pytest", "-m", "timed and waits and not long", "tests/sim"]
     assert stages.commands(64, True, [])["side by side"][3:5] == ["-n", "8"]
     assert "-n" in stages.commands(2, False, [])["side by side"] and "-n" not in stages.commands(2, False, [])["timed"]
 
@@ -148,8 +150,42 @@ def test_what_is_timed_is_found_without_importing_the_rest(tmp_path, monkeypatch
     (tmp_path / "tests" / "deep" / "test_a.py").write_text(MARKED.format("", "timed") + PASSES.format("one"))
     (tmp_path / "tests" / "test_b.py").write_text(PASSES.format("two"))
     monkeypatch.chdir(tmp_path)
-    assert stages.commands(2, False, [])["timed"][3:] == ["-m", "timed and not long", "tests/deep/test_a.py"]
-    assert stages.commands(2, False, ["-x"])["timed"][3:] == ["-m", "timed and not long", "-x"]
+    chosen = "timed and not waits and not long"
+    assert stages.commands(2, False, [])["timed"][3:] == ["-m", chosen, "tests/deep/test_a.py"]
+    assert stages.commands(2, False, ["-x"])["timed"][3:] == ["-m", chosen, "-x"]
+    assert stages.WAITING not in stages.commands(2, False, [])
+    (tmp_path / "tests" / "test_c.py").write_text(MARKED.format("", "waits") + PASSES.format("three"))
+    assert stages.commands(2, False, [])[stages.WAITING][-1] == "tests/test_c.py"
+
+
+def test_what_waits_runs_beside_what_is_timed_and_all_are_counted(staged, tmp_path):
+    """Each waits for a file of the other."""
+    meets = """
+import pathlib, time
+
+def test_{0}():
+    pathlib.Path("{0}").touch()
+    end = time.monotonic() + {2}
+    while not pathlib.Path("{1}").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert pathlib.Path("{1}").exists()
+"""
+    (tmp_path / "tests").mkdir()  # whose names tell that there are some
+    (tmp_path / "tests" / "test_marks.py").write_text("# mark.waits\n")
+    patience = 60.0 if stages.may_run_beside(os.cpu_count() or 1) else 0.0
+    timed = MARKED.format("", "timed")
+    waits = timed + "@pytest.mark.waits\n"
+    one, two = meets.format("one", "two", patience), meets.format("two", "one", patience)
+    status, last, lines = staged(
+        {
+            "a": PASSES.format("zero"),
+            "b": one.replace("def", timed + "def", 1),
+            "c": two.replace("def", waits + "def", 1),
+        }
+    )
+    assert lines.index("== timed") < lines.index("== timed, waiting")
+    if patience:
+        assert status == 0 and last.strip("=").startswith(" 3 passed in ")
 
 
 def test_the_closing_line_is_like_pytests():

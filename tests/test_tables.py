@@ -57,7 +57,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "student": {"teacher_steps": 60_000, "total_steps": 256, "num_envs": 16, "rollout_steps": 4, "league": True}
     | {"gaze_steps": 60_000},
     "advised_sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32}
-    | {"advice": AdviceConfig(synchronous=True)},
+    | {"advice": AdviceConfig(synchronous=True), "report_every": 60},
     "online_sac": {"total_steps": 30, "warmup_steps": 10, "batch_size": 16, "hidden": [16], "report_every": 10}
     | {"critic_hidden": [16], "robot": "driver=simulated settle=0 priority=0"},
     "vla": SPOKEN,

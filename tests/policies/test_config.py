@@ -141,6 +141,7 @@ BAD = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("flags", [[], ["-m"]], ids=["single", "sweep"])
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_words_give_a_short_error(monkeypatch, capsys, tmp_path, bad, flags):

@@ -179,13 +179,14 @@ def _gather(found):
 def help(queue, flight, w, actor, critic, scratches):
     """Do what is published, until the queue is stopped. Where there is no flight, None."""
     looks, none = 0, np.zeros(2, np.int64)
+    leads, steps = none[0] != 0, none[0]  # False and 0, yet no constants: for those what is called is compiled anew
     while not stopped(queue):
         kind = waiting(queue)
         if kind == GRADIENTS:
-            improve(queue, False, none, 0, 0.0, 0.0, ZERO, w, actor, critic, scratches)
+            improve(queue, leads, none, steps, 0.0, 0.0, ZERO, w, actor, critic, scratches)
         elif kind == VALUES:
-            value(queue, False, 0, w, scratches[1])
+            value(queue, leads, steps, w, scratches[1])
         elif flight is not None and kind == FLIGHT:
-            play(queue, False, flight, scratches[0])
+            play(queue, leads, flight, scratches[0])
         looks = 0 if kind >= 0 else looks + 1
         rest(looks)

@@ -83,6 +83,7 @@ class WholeStep(Reader):
     def whole_step(self, told: Array, known: Array, world: World, log: Array, outcome: Outcome) -> bool:
         flight = self.flight
         flight.check(told)
+        told = np.ascontiguousarray(told)  # of columns that lie apart the kernel would be compiled once more
         self.catch_up(world.table)
         vehicles = flight.state, flight.derived, flight.substep, flight.substeps
         ended: bool = control_step(told, known, world, vehicles, self.senses, *self.moving, log, outcome)

@@ -7,16 +7,20 @@ kernel loops over blocks, takes each as a (rows, LANES) array (`block`), and com
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import carray, config, njit, types
 from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -26,6 +30,7 @@ from sim.engines.vector.simd import LANES
 # round differently in the code that it runs at once and in the code that it caches, and a seed must decide the result.
 FASTMATH = {"contract", "nsz", "arcp"}
 OPTIONS: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy"}
+PATIENCE = 120.0  # s for another process that compiles the same; then it may have been stopped
 
 
 def _cache_folder() -> Path:
@@ -55,8 +60,44 @@ if not config.CACHE_DIR:
 
 
 def kernel(function: Any) -> Any:
-    """Compile an entry point: cached on disk, releases the GIL."""
-    return njit(cache=True, nogil=True, **OPTIONS)(function)
+    """Compile an entry point: cached on disk, releases the GIL.
+
+    Of processes that want it at the same time one compiles it, and the others take it from the disk.
+    """
+    made = njit(cache=True, nogil=True, **OPTIONS)(function)
+    made.compile = _one_by_one(made.compile, f"{function.__module__}.{function.__qualname__}")
+    return made
+
+
+def _one_by_one(compiled: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
+    """A dispatcher's `compile`, which first looks on the disk, for one process at a time."""
+
+    def compiled_alone(signature: Any) -> Any:
+        # A thread that waits for another process holds the compiler as one that compiles does: the order of the two
+        # locks is always the same, and kernels call each other in no circle.
+        with global_compiler_lock, _locked(name):
+            return compiled(signature)
+
+    return compiled_alone
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Hold this lock among processes with the same cache; go without one where there is none."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(ImportError, OSError):  # Windows; a folder that cannot be written or has no locks
+            import fcntl
+
+            folder = Path(config.CACHE_DIR)
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.lock"
+            file, end = held.enter_context(path.open("wb")), time.monotonic() + PATIENCE
+            while time.monotonic() < end:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which no child inherits
+                    break
+                time.sleep(0.02)
+        yield
 
 
 def part(function: Any) -> Any:

@@ -29,7 +29,7 @@ QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
 # cflib's latency thread may still send when its link has been closed, and then complains about itself.
 LATE = "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
-pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings(LATE)]
+pytestmark = [pytest.mark.timed, pytest.mark.waits, pytest.mark.filterwarnings(LATE)]
 
 
 @pytest.fixture(scope="module")

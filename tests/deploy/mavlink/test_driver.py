@@ -21,7 +21,7 @@ from deploy.safety.envelope import LAST, Envelope
 from sim.spec import Signal
 from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.waits]
 
 PATIENT = {"missed_in_a_row": None, "missed_of_100": None, "longest_pause": None}  # with a busy machine
 

@@ -16,7 +16,7 @@ from deploy.mavlink.simulator import Config
 from deploy.mavlink.simulator.simulation import Simulation
 from tests.deploy.mavlink.bench import free_port, served, settles
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.waits]
 
 
 def test_another_autopilot_is_named():

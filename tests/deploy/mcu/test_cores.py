@@ -35,6 +35,7 @@ def test_the_self_test_passes_and_instructions_are_counted(capsys, tmp_path, cor
     assert (tmp_path / "out" / "policy.c").is_file()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("weights", ["int8", "w8a8"])
 @pytest.mark.parametrize("core", CORES)
 def test_rounded_products_are_the_same_bits_on_every_core(tmp_path, core, weights):

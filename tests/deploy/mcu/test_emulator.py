@@ -92,6 +92,7 @@ def test_every_input_takes_the_same_instructions(hover):
     assert costs.pop().instructions == measured.instructions
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8", "w8a8"])
 @pytest.mark.parametrize("network", ["mlp", "gru"])
 def test_the_chip_computes_the_same_bits_as_this_machine(tmp_path, network, weights):

@@ -98,6 +98,7 @@ def test_the_docs_say_what_it_takes(tmp_path, case):
     assert 0.0 < told.selftest < 0.5
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("weights", ["float32", "float16", "int8", "w8a8"])
 @pytest.mark.parametrize("name", [IMC, IMAFC])
 def test_it_computes_the_same_bits_as_this_machine(tmp_path, name, weights):

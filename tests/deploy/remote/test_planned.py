@@ -127,6 +127,7 @@ def begun(file, blend=0):
 
 
 @pytest.mark.timed
+@pytest.mark.waits
 def test_the_loop_goes_on_while_a_plan_is_made(file, monkeypatch):
     robot = Counting(60)
     with slow(file, monkeypatch, SLOW) as policy:
@@ -146,6 +147,7 @@ def test_the_loop_goes_on_while_a_plan_is_made(file, monkeypatch):
 
 
 @pytest.mark.timed
+@pytest.mark.waits
 @pytest.mark.parametrize("late", [2, 9])
 def test_a_plan_that_comes_when_the_last_is_over_is_bridged_or_stops_the_robot(file, late):
     robot, (policy, client) = Counting(60), scripted(file)
@@ -168,6 +170,7 @@ def test_a_plan_that_comes_when_the_last_is_over_is_bridged_or_stops_the_robot(f
 
 
 @pytest.mark.timed
+@pytest.mark.waits
 def test_a_server_that_dies_leaves_what_is_left_of_the_plan(file):
     robot = Counting(50)
     with listening(opened(file, "127.0.0.1", 0, answers=PLANS)) as address:
@@ -347,6 +350,7 @@ def test_whose_plans_are_not_to_be_had(tmp_path):
 
 
 @pytest.mark.timed
+@pytest.mark.waits
 def test_a_planner_of_its_own_flies_an_arm_told_in_words(tmp_path, capfd):
     file, log = obedient(tmp_path / "told.onnx"), tmp_path / "flight.mcap"
     words = [f"policy={file.path}", "server=process", "instruction=stop", "real_time=true", "seconds=2", "blend=2"]
@@ -368,6 +372,7 @@ def running(process):
 
 
 @pytest.mark.timed
+@pytest.mark.waits
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_planner_ends_with_the_robot_s_process(file, end):
     code = (

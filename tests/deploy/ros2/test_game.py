@@ -254,7 +254,8 @@ def test_a_camera_of_another_kind_keeps_it_from_starting(policy: PolicyFile):
 
 
 @pytest.mark.timed
-def test_a_launched_game_ends_with_its_result(policy: PolicyFile, tmp_path: Path):
+def test_a_launched_game_ends_with_its_result(tmp_path: Path):
+    policy = exported(tmp_path / "seeing.onnx", seeing(make("soccer_vision_1v1", steps=120)))  # whole ones take 20 s
     with own_domain() as domain:
         given = (f"policy:={policy.path}", "opponent:=chaser", f"log:={tmp_path}", "seed:=1")
         launched = spawn(

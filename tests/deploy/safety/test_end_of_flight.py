@@ -15,7 +15,7 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.limits import guard_of, limits_of
 from sim.tasks import make
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.waits]
 
 AT = 40  # control steps: until then the policy flies
 

@@ -20,7 +20,7 @@ from deploy.safety.limits import guard_of, limits_of
 from deploy.safety.watch import LeftBehindError, Watch, await_call
 from sim.tasks import make
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.waits]
 
 AT = 30
 

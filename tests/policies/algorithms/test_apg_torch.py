@@ -155,7 +155,7 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_resume_is_exact_and_seeds_decide(case: str, tmp_path: Any) -> None:
-    make, settings = CASES[case]
+    make, settings = CASES[case][0], {**CASES[case][1], "updates": 4}
     whole, again, other = (start(make(), seed, **settings) for seed in (0, 0, 1))
     metrics = list(whole.learn())
     assert repr(list(again.learn())) == repr(metrics)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.learning.buffers import RolloutBuffer, advantages
+from policies.learning.fused import parallel, rollout
 from policies.learning.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, moments, squashed_sample
 from policies.runner import checkpoint
 from sim import tasks
@@ -168,6 +169,12 @@ def test_threads_change_no_result():
     assert run(one, 2) == run(two, 2) == run(four, 2)
     for more in (two, four):
         np.testing.assert_array_equal(one.path.actor.net.weights, more.path.actor.net.weights)
+    for called in (
+        rollout.play,
+        parallel.value,
+        parallel.improve,
+    ):  # helpers call it as the first thread does
+        assert called.signatures and "Literal" not in str(called.signatures)
 
 
 @given(seed=st.integers(0, 10_000))

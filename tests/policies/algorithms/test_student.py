@@ -133,7 +133,7 @@ def test_bad_settings_are_named():
 
 @pytest.mark.parametrize(
     ("network", "path"),
-    [("gru", "fused"), pytest.param("gru", "torch", marks=pytest.mark.long), ("tracking_gru", "torch")],
+    [("gru", "fused"), *(pytest.param(k, "torch", marks=pytest.mark.long) for k in ("gru", "tracking_gru"))],
 )
 def test_it_learns_what_it_is_taught(teacher, network, path):
     settings = {

@@ -1,5 +1,7 @@
 """Who learns before a student does: who looks for it, and the detector by which it sees."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from policies.models.export import export
 from policies.models.networks.gru import Gru
 from sim.spec import size
 from sim.tasks import make
+from tests.policies import resumed
 from tests.policies.algorithms.test_student import SMALL, chasing
 from tests.policies.resumed import same
 
@@ -48,22 +51,29 @@ def kind(metrics):
 
 
 @pytest.mark.parametrize("stops", [(2, -4), pytest.param((1, -10, -9, -5, -3, -1), marks=pytest.mark.long)], ids=str)
-def test_all_stages_continue_exactly(teacher, stops, tmp_path):
-    straight = student(teacher, practice_steps=16 * 8 * 4, snapshots=3)
+def test_all_stages_continue_exactly(teacher, stops, tmp_path, monkeypatch):
+    settings = {"practice_steps": 16 * 8 * 4, "snapshots": 3}
+    straight = student(teacher, **settings)
     straight.dump_to(tmp_path / "diverged")
-    metrics = learned(straight)
+    metrics, others = resumed.learned(straight, lambda: student(teacher, **settings))
     kinds = [kind(m) for m in metrics]
     assert kinds == ["gaze", *["eyes"] * (len(kinds) - 11), *["lessons"] * 6, *["practice"] * 4] and len(kinds) > 12
     progress = [m["progress"] for m in metrics]
     assert progress == sorted(progress) and progress[-1] == pytest.approx(1.0)
     assert [m["env_steps"] for m in metrics] == sorted(m["env_steps"] for m in metrics)
+    taught = []
+    learn = DetectorNetwork.learn
+    monkeypatch.setattr(DetectorNetwork, "learn", lambda *given: taught.append(1) or learn(*given))
     for count in (stop % len(kinds) for stop in stops):
-        first, second = (student(teacher, practice_steps=16 * 8 * 4, snapshots=3) for _ in range(2))
-        learning = first.learn()
-        for _ in range(count):
-            next(learning)
-        second.load_state_dict(first.state_dict())
-        assert learned(second) == metrics[count:]
+        second, rows = others[count - 1], []
+        if kinds[count - 1] == kinds[count] == "eyes":
+            assert second.stage().startswith("its detector learns")
+        for row in second.learn():
+            if kind(row) == "lessons" != kinds[count + len(rows) - 1]:  # its detector knows: it learned nothing again
+                assert len(taught) == kinds[count:].count("eyes")
+            rows.append(row)
+        taught.clear()
+        assert rows == metrics[count:]
         same(straight.state_dict(), second.state_dict())
     for learner in (straight.gaze.learner, straight.student, straight.practice):
         assert learner.rollouts.dump_dir == tmp_path / "diverged"  # whoever learns writes there
@@ -71,30 +81,24 @@ def test_all_stages_continue_exactly(teacher, stops, tmp_path):
     assert [ages.index(age) - len(ages) + 10 for age in straight.snapshots()] == [0, 3, 6]
 
 
-def test_nobody_learns_again(teacher, monkeypatch):
-    """Continued while who looks for it learns, then its detector: neither learns what it learned before."""
-    straight, rows, others = student(teacher, gaze_steps=1024 * 32 * 3), [], {}
+def test_who_looks_for_it_learns_no_more_than_it_has_to(teacher, monkeypatch):
+    """Continued while it learns, it learns the rest; and then its detector learns as it did."""
+    settings = {"gaze_steps": 1024 * 32 * 2}
+    straight, rows = student(teacher, **settings), []
     for row in straight.learn():
-        if kind(row) == "lessons":
-            break
-        if len(rows) in (1, 3):
-            others[len(rows)] = student(teacher, gaze_steps=1024 * 32 * 3), straight.state_dict()
+        if not rows:
+            one, state = student(teacher, **settings), copy.deepcopy(straight.state_dict())
         rows.append(row)
-    kinds = [kind(row) for row in rows]
-    assert kinds[:4] == ["gaze", "gaze", "gaze", "eyes"] and len(kinds) > 5
+        if kind(row) == "eyes":
+            break
+    assert [kind(row) for row in rows] == ["gaze", "gaze", "eyes"]
+    one.load_state_dict(state)
+    assert one.stage() == "who looks for it learns"
     taught = []
     learn = DetectorNetwork.learn
     monkeypatch.setattr(DetectorNetwork, "learn", lambda *given: taught.append(1) or learn(*given))
-    stages = []
-    for k in (1, 3):
-        one, state = others[k]
-        one.load_state_dict(state)
-        stages.append(one.stage())
-        taught.clear()
-        going_on = one.learn()
-        assert [next(going_on) for _ in rows[k + 1 :]] == rows[k + 1 :]
-        assert len(taught) == sum(who == "eyes" for who in kinds[k + 1 :])
-    assert stages[0] == "who looks for it learns" and stages[1].startswith("its detector learns")
+    going_on = one.learn()
+    assert [next(going_on) for _ in rows[1:]] == rows[1:] and len(taught) == 1
 
 
 def test_it_practises_near_to_what_it_was_taught(teacher):

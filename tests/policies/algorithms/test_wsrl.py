@@ -92,9 +92,10 @@ def test_demonstrations_know_their_returns():
     assert count > 20
 
 
-def test_it_continues_exactly():
-    whole = Wsrl(ToyReach(), small(), 0)
-    rows, others = learned(whole, lambda: Wsrl(ToyReach(), small(), 0))
+def test_it_continues_exactly(monkeypatch):
+    monkeypatch.setattr("policies.learning.online.REPORT", 50)  # as many rows, of half as many steps
+    whole = Wsrl(ToyReach(), small(total_steps=400), 0)
+    rows, others = learned(whole, lambda: Wsrl(ToyReach(), small(total_steps=400), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 4
     for second in others[:3]:  # learning offline, before practice, in it
         assert list(second.learn())[-1] == rows[-1]

@@ -101,7 +101,7 @@ def test_the_number_of_learners_changes_no_bit(tmp_path, alone, learners):
     assert not followers()
 
 
-@pytest.mark.slow
+@pytest.mark.long  # by another network what the test above says
 def test_actors_that_remember_learn_together(tmp_path):
     words = ("algorithm.parts=2", "algorithm.minibatches=3", "algorithm.num_envs=6", "algorithm.threads=2", *GATED)
     one, two = (trained(tmp_path / str(n), *words, f"learners={n}") for n in (1, 2))

@@ -71,8 +71,9 @@ def followers() -> list[int]:
     return found
 
 
+# One kind every day, eight seconds each: that the others continue exactly, and what parts change, is tested beside.
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [k if k == "sac" else pytest.param(k, marks=pytest.mark.long) for k in KINDS])
 def test_a_learner_is_lost_and_the_run_goes_on_as_that_of_one_process(tmp_path, monkeypatch, kind):
     words, where, name, last = KINDS[kind]
     words = [*words, "report=false"]

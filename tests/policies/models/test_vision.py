@@ -210,11 +210,13 @@ def small(kind, **changes):
     )
 
 
-def test_steering_continues_exactly():
-    whole = DsrlNa(ToySight(), small(DsrlNa), 0)
-    rows, others = learned(whole, lambda: DsrlNa(ToySight(), small(DsrlNa), 1))
+def test_steering_continues_exactly(monkeypatch):
+    monkeypatch.setattr("policies.learning.online.REPORT", 50)  # as many rows, of half as many steps
+    config = dataclasses.replace(small(DsrlNa), total_steps=400)
+    whole = DsrlNa(ToySight(), config, 0)
+    rows, others = learned(whole, lambda: DsrlNa(ToySight(), config, 1))
     for second in others[:2]:
-        assert [*second.learn()][-1] == rows[-1] and rows[-1]["env_steps"] == 800.0
+        assert [*second.learn()][-1] == rows[-1] and rows[-1]["env_steps"] == 400.0
 
 
 def test_cloning_continues_exactly_from_the_disk(tmp_path):

@@ -86,7 +86,8 @@ def test_what_a_file_does_not_say_is_not_shown():
 def spoken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("told")
     task = make("metaworld/words", tasks=["drawer-close-v3", "window-close-v3"], encoder=encoder(folder), steps=9)
-    network = TinyConfig(width=32, points=8, parallel=True, sight=EncoderConfig(channels=[8, 8], strides=[4, 2]))
+    sight = EncoderConfig(channels=[4, 4], strides=[4, 2])
+    network = TinyConfig(width=16, layers=1, heads=2, points=4, parallel=True, sight=sight)
     return task, export(Vla(task, VlaConfig(bins=16, network=network), 0).controller(), folder / "policy.onnx")
 
 

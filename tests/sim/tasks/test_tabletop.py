@@ -27,6 +27,7 @@ def demonstrate(task, env, steps):
     return {name: np.stack([s[name] for s in seen]) for name in seen[0]}, success
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("control", ["velocity", "joint"])
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_expert_does_it(kind, control):

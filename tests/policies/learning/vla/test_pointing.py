@@ -106,7 +106,10 @@ def test_things_that_nobody_measures_are_seen():
     assert loss.item() < 0.1 * before
 
 
-@pytest.mark.parametrize("first", [0, None], ids=["measured", "seen"])
+# What is measured, too, is exported by `make test-all`: the exporter takes ten seconds for each.
+@pytest.mark.parametrize(
+    "first", [pytest.param(0, marks=pytest.mark.long, id="measured"), pytest.param(None, id="seen")]
+)
 def test_the_file_points_at_what_the_network_points_at(first, tmp_path):
     encoder = SentenceEncoder(written(tmp_path))
     last = float(len(encoder.words.vocabulary) - 1)
@@ -116,7 +119,7 @@ def test_the_file_points_at_what_the_network_points_at(first, tmp_path):
         Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
     )
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    config = TinyConfig(width=32, points=8, sight=sight, parallel=True, beside=4)
+    config = TinyConfig(width=32, layers=1, points=8, sight=sight, parallel=True, beside=4)
     pointed = Pointed(2, 1, first)
     policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, pointed=pointed)
     generator = torch.Generator().manual_seed(1)
