@@ -63,7 +63,6 @@ class GateConfig:
     reference: bool = False  # plan the time-optimal trajectory of every track, and tell it to scripted controllers
     plan_steps: int = STEPS  # of the search for that: 12 take a third of the time, and laps get 5 % slower
     pace: float = 1.0  # of the trajectory that is followed: with 0.8 the same way takes 1.25 times as long
-    astray: float = 0.0  # m from that trajectory at which an episode ends, for training; 0: nowhere
     steps: int = 1200  # of an episode at most
 
     def __post_init__(self) -> None:
@@ -78,10 +77,6 @@ class GateConfig:
             raise ValueError(f"plan_steps must be within 0..1000, got {self.plan_steps}")
         if not 0.2 <= self.pace <= 1.0:
             raise ValueError(f"pace must be within 0.2..1, got {self.pace:g}")
-        if not 0.0 <= self.astray <= 100.0:
-            raise ValueError(f"astray must be within 0..100 m, got {self.astray:g}")
-        if self.astray and not (self.reference or self.start == "reference"):
-            raise ValueError("astray is measured from a trajectory: it needs reference=true or start=reference")
         if self.reference and self.start == "anywhere":
             raise ValueError("the time-optimal trajectory does not pass there: reference needs start=line or reference")
 
@@ -162,8 +157,8 @@ class QuadGateRace:
         )
 
     def judged(self) -> QuadGateRace:
-        """From the line, at the full pace, where a gate that is missed can be flown again, wherever one flies."""
-        return self._with(start="line", retry=True, pace=1.0, astray=0.0)
+        """From the line, at the full pace, where a gate that is missed can be flown again."""
+        return self._with(start="line", retry=True, pace=1.0)
 
     def conditions(self) -> dict[str, QuadGateRace]:
         """Nominal, as in training, and on the fixed tracks, which no training sees; all from the line."""

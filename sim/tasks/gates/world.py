@@ -258,8 +258,6 @@ class GateRace:
         crashed = self._crashed(now)
         if not task.config.retry:
             crashed |= self.missed
-        if task.config.astray:
-            crashed |= np.linalg.norm(now["reference"][:, :3] - self._place, axis=1) > task.config.astray
         middle = now["next_gate"].reshape(self.num, 4, 3).mean(axis=1)
         off = np.arctan2(np.linalg.norm(middle[:, 1:], axis=1), middle[:, 0])
         terms = {

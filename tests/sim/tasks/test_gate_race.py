@@ -242,19 +242,6 @@ def test_tracks_that_cannot_be_flown_are_refused_before_any_is_planned():
         References(task, [track, narrow], BEHIND)
 
 
-def test_who_goes_astray_in_training_begins_anew():
-    task = make("quad_gate_race", start="reference", astray=1.5, vary=False, track="figure_eight", plan_steps=0)
-    assert task.judged().config.astray == 0.0
-    env = make_env(task, 4, 0)
-    env.reset(range(4), range(4))
-    told = env.references.told(env.track, env.nearest)[:, :3]
-    put(env, "position", told + np.array([0.0, 1.0, 2.0, 3.0])[:, None] * np.array([0.0, 0.0, 1.0]))
-    step = env.step(hovering(env))
-    np.testing.assert_array_equal(step.terminated, [False, False, True, True])
-    with pytest.raises(ValueError, match="astray is measured from a trajectory"):
-        make("quad_gate_race", astray=1.5)
-
-
 def test_missing_a_gate_ends_what_cannot_be_flown_again():
     for retry in (True, False):
         env = opened(4, vary=False, track="figure_eight", retry=retry)
