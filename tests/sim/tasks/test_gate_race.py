@@ -280,7 +280,7 @@ def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_plann
 
     def turned(acceleration: Array) -> float:
         """rad/s at most, of the thrust."""
-        thrust = acceleration + (0.0, 0.0, GRAVITY)
+        thrust = acceleration + np.array([0.0, 0.0, GRAVITY])
         unit = thrust / np.linalg.norm(thrust, axis=1, keepdims=True)
         return float(np.linalg.norm(np.diff(unit, axis=0), axis=1).max() / EVERY)
 
