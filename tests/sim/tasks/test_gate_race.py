@@ -14,9 +14,8 @@ from policies.algorithms import algorithm_class
 from policies.evaluate import evaluate
 from policies.models.export import export
 from policies.runner.config import compose
-from sim.env import Array, NoExpertError, conditions_of, make_env
+from sim.env import NoExpertError, conditions_of, make_env
 from sim.experts.gates import planned
-from sim.robots.quadrotors import GRAVITY
 from sim.rollout import rollout
 from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
@@ -278,13 +277,8 @@ def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_plann
     np.testing.assert_allclose(np.gradient(velocity, EVERY, axis=0)[LEAD + 1 : -1], push[1 : -LEAD - 1], atol=3.0)
     np.testing.assert_allclose(np.gradient(push, EVERY, axis=0)[1:-1], jerk[1:-1], atol=1e-2)
 
-    def turned(acceleration: Array) -> float:
-        """rad/s at most, of the thrust."""
-        thrust = acceleration + np.array([0.0, 0.0, GRAVITY])
-        unit = thrust / np.linalg.norm(thrust, axis=1, keepdims=True)
-        return float(np.linalg.norm(np.diff(unit, axis=0), axis=1).max() / EVERY)
-
-    assert turned(push) < 0.5 * turned(found.at(when)[2])
+    changes = [np.linalg.norm(np.diff(a, axis=0), axis=1).max() for a in (push, found.at(when)[2])]  # per sample
+    assert changes[0] < 0.3 * changes[1]
 
 
 def test_at_half_the_pace_the_same_way_takes_twice_as_long():
