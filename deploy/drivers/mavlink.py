@@ -45,6 +45,7 @@ STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
 BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not send them more often
+TERMINATES, DISARMS = 6, 7  # of COM_OBL_RC_ACT: its motors stop
 MOST_LOSS_S = 1.0  # s, PX4's default: no longer may it obey the last set point of a program that has died
 BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
@@ -129,6 +130,10 @@ class Mavlink(Entered):
             raise self._error(
                 f"its COM_OF_LOSS_T is {loss:g} s: for so long it would obey the last set point of a program that has "
                 f"died; set it to {MOST_LOSS_S:g} or less"
+            )
+        if self.link.parameter("COM_OBL_RC_ACT") in (TERMINATES, DISARMS):
+            raise self._error(
+                "its COM_OBL_RC_ACT says that without us its motors stop, in the air, too; let it hold, land or return"
             )
 
     def _hover_thrust(self) -> float:

@@ -9,6 +9,7 @@ import contextlib
 import math
 import select
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -226,7 +227,7 @@ class Link:
         raise MavlinkError(f"{self.uri}: command {command} was not answered")
 
     def parameter(self, name: str) -> float | None:
-        """A parameter of type float; None where the vehicle says nothing of it."""
+        """A parameter, of type float or, as PX4 tells it, a whole number; None where the vehicle says nothing of it."""
         message = self.mavlink.MAVLink_param_request_read_message(self.target, 1, name.encode(), -1)
 
         def known() -> bool:
@@ -236,8 +237,10 @@ class Link:
         for _ in range(TRIES):
             self.send(message)
             if self.wait(known, AGAIN_S):
-                value = float(self.value("PARAM_VALUE").param_value)
-                return value if math.isfinite(value) else None
+                told = self.value("PARAM_VALUE")
+                if told.param_type == self.mavlink.MAV_PARAM_TYPE_INT32:  # its bits, not its value, are in the float
+                    return float(struct.unpack("<i", struct.pack("<f", told.param_value))[0])
+                return told.param_value if math.isfinite(told.param_value) else None
         return None
 
     def wait(self, holds: Callable[[], bool], deadline: float) -> bool:

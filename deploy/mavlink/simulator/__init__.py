@@ -26,6 +26,9 @@ class Config:
     offboard_loss_s: float = field(
         default=1.0, metadata={"help": "s without set points until it lands by itself (COM_OF_LOSS_T)"}
     )
+    offboard_loss_action: int = field(
+        default=4, metadata={"help": "what it says that it does then (COM_OBL_RC_ACT); it lands whatever that is"}
+    )
     arms: bool = field(default=True, metadata={"help": "false: it refuses, as one that fails its checks"})
     refuses_hold: bool = field(default=False, metadata={"help": "true: it does not hold its place, only land"})
     odometry: bool = field(default=True, metadata={"help": "false: it has no ODOMETRY, only the parts of it"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,16 @@ class Autopilot:
             result = self._command(message)
             self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result, 0, 0, *asked))
         elif kind == "PARAM_REQUEST_READ":
-            known = {"MPC_THR_HOVER": self.config.hover_thrust, "COM_OF_LOSS_T": self.config.offboard_loss_s}
-            name = message.param_id.rstrip("\0")
+            config, name = self.config, message.param_id.rstrip("\0")
+            (whole,) = struct.unpack("<f", struct.pack("<i", config.offboard_loss_action))  # as PX4 tells whole numbers
+            known = {
+                "MPC_THR_HOVER": (config.hover_thrust, self.mavlink.MAV_PARAM_TYPE_REAL32),
+                "COM_OF_LOSS_T": (config.offboard_loss_s, self.mavlink.MAV_PARAM_TYPE_REAL32),
+                "COM_OBL_RC_ACT": (whole, self.mavlink.MAV_PARAM_TYPE_INT32),
+            }
             if name in known:
-                self.out.append(self.mavlink.MAVLink_param_value_message(name.encode(), known[name], 9, 2, 0))
+                told = *known[name], len(known), list(known).index(name)
+                self.out.append(self.mavlink.MAVLink_param_value_message(name.encode(), *told))
         elif kind == "SET_ATTITUDE_TARGET" and message.type_mask & 0x80 and not message.type_mask & 0x47:
             rates = FLIP * (message.body_roll_rate, message.body_pitch_rate, message.body_yaw_rate)
             self._told("rates", rates, message.thrust)

@@ -16,7 +16,7 @@ import numpy as np
 
 from sim.engines import ENGINES
 from sim.env import Array, outcome_scores, undecided
-from sim.experts.gates import GENTLE, check_planned, follow
+from sim.experts.gates import check_planned, follow
 from sim.experts.time_optimal import STEPS
 from sim.randomize import Bias, Delay, Noise, Vary
 from sim.registry import check_named
@@ -127,8 +127,9 @@ class QuadGateRace:
             Signal("clearance", (1,), "m"),  # from its sphere to the nearest frame, or the ground
             Signal("passed", (1,), "1"),  # the share of the gates
             Signal("hit", (1,), "1"),  # 1: a frame or the ground
-            # Position, velocity and acceleration of the time-optimal trajectory where it is nearest; 0: none is planned
-            Signal("reference", (9,), "1", "world"),
+            # Position and velocity of the time-optimal trajectory where it is nearest, and acceleration and jerk a
+            # little later; 0: none is planned
+            Signal("reference", (12,), "1", "world"),
         )
         delay = (Delay(*LATENCY),)
         self.commands: Group = tuple(replace(s, imperfections=delay) for s in self.robot.commands)
@@ -197,8 +198,8 @@ class QuadGateRace:
         return {REFERENCE: functools.partial(follow, self)}
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
-        """The same, more gently; NoExpertError where no trajectory is planned."""
-        return follow(self, signals, GENTLE)
+        """The same; NoExpertError where no trajectory is planned."""
+        return follow(self, signals)
 
     def check_expert(self) -> None:
         """NoExpertError where no trajectory is planned."""

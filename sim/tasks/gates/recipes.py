@@ -33,7 +33,7 @@ PPO: dict[str, Any] = {
 # Nothing is learned from the reward, so the critic has nothing to say.
 VISION: dict[str, Any] = {
     **PPO,
-    "task.pace": 0.8,
+    "task.pace": 0.75,
     "algorithm.total_steps": 3_600_000,
     "algorithm.network": "gru",
     "algorithm.critic_hidden": [16],

@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array
-from sim.experts.gates import MARGIN, SHARE, planned
-from sim.experts.time_optimal import check_flyable
+from sim.experts.gates import MARGIN, SHARE, Double, planned
+from sim.experts.time_optimal import Trajectory, check_flyable
 from sim.scenes.gates import GateTrack
 
 if TYPE_CHECKING:
     from sim.tasks.gates import QuadGateRace
 
 EVERY, WINDOW = 0.01, 30  # s from one sample to the next; of how many the nearest is looked for
-LEAD = 0.06  # s ahead of the nearest sample: how long a vehicle takes to turn its thrust
+# A point mass turns its thrust at once, a vehicle does not: what is followed is the mean of so many samples before and
+# after, most of the nearest (Hann). It leaves the trajectory by a few cm where that turns.
+BLUR = 20
+LEAD = 6  # samples ahead of the nearest: how long a vehicle takes to turn its thrust
 LAST = 0.3  # s before its end, where the last vehicles begin that begin on it
 
 
@@ -35,7 +38,7 @@ class References:
             check_flyable(track, task.robot, task.radius, SHARE, MARGIN)
         gates = max(len(track.yaw) for track in tracks) * task.config.laps
         self._passes = np.full((len(tracks), gates), np.inf)  # s, when it passes them
-        self._samples = np.zeros((0, 9), np.float32)  # of one track after the other, as they are planned
+        self._samples = np.zeros((0, 12), np.float32)  # of one track after the other, as they are planned
         self._first, self._last = np.zeros((2, len(tracks)), np.int64)  # of each: where its own begin, and its last one
 
     def plan(self, tracks: NDArray[np.int64]) -> None:
@@ -46,10 +49,9 @@ class References:
             found, pace = planned(self.task, self.tracks[k], self.behind), self.task.config.pace
             self.times[k], self._passes[k, : len(found.gates)] = found.time[-1] / pace, found.time[found.gates] / pace
             last = min(math.ceil(self.times[k] / EVERY), self.task.episode_steps)
-            when = EVERY * np.arange(last + 1, dtype=np.float64)
-            position, velocity, _ = found.at(pace * when)
-            push = found.at(pace * (when + LEAD))[2]
-            made = np.concatenate([position, pace * velocity, pace**2 * push], axis=1)
+            position, velocity, push = _flown(found, pace, last + 1 + LEAD)
+            jerk = np.gradient(push, EVERY, axis=0)
+            made = np.concatenate([position[:-LEAD], velocity[:-LEAD], push[LEAD:], jerk[LEAD:]], axis=1)
             self._first[k], self._last[k] = len(self._samples), last
             self._samples = np.concatenate([self._samples, made.astype(np.float32)])
 
@@ -69,6 +71,20 @@ class References:
         nearest[rows] = near[np.arange(len(rows)), (off**2).sum(axis=-1).argmin(axis=1)]
 
     def told(self, track: NDArray[np.int64], nearest: NDArray[np.int64]) -> Array:
-        """Position, velocity and acceleration (num, 9) there."""
+        """Position, velocity, and, a little later, acceleration and jerk (num, 12) there."""
         made: Array = self._samples[self._first[track] + nearest]
         return made
+
+
+def _flown(found: Trajectory, pace: float, count: int) -> tuple[Double, Double, Double]:
+    """Position, velocity and acceleration (count, 3) of what is followed; behind its end it flies straight on."""
+    when = pace * EVERY * np.arange(-BLUR, count + BLUR, dtype=np.float64)
+    position, velocity, push = found.at(when)
+    late = np.maximum(when - found.time[-1], 0.0)[:, None]
+    position, push = position + late * velocity, np.where(late > 0.0, 0.0, push)
+    velocity[when < 0.0], push[when < 0.0] = 0.0, 0.0
+    weights = np.hanning(2 * BLUR + 3)[1:-1]
+    weights /= weights.sum()
+    around = np.lib.stride_tricks.sliding_window_view  # (count, 3, samples)
+    position, velocity, push = (around(v, len(weights), axis=0) @ weights for v in (position, velocity, push))
+    return position, pace * velocity, pace**2 * push

@@ -162,7 +162,8 @@ class GateRace:
         track = self.track[where]
         share = np.maximum((1.0 + FROM_REST) * (0.5 + 0.5 * drawn[:, 9]) - FROM_REST, 0.0)
         self.nearest[where], self.passed[where] = self.references.point(track, share)
-        position, velocity, push = np.split(self.references.told(track, self.nearest[where]).astype(np.float64), 3, 1)
+        told = self.references.told(track, self.nearest[where]).astype(np.float64)
+        position, velocity, push, _ = np.split(told, 4, axis=1)
         position += BESIDE * drawn[:, :3]
         position[:, 2] = np.maximum(position[:, 2], 0.5)
         due = self._due()[where]
@@ -180,7 +181,7 @@ class GateRace:
         state = {
             "position": position,
             "quaternion": np.array([quaternion(one) for one in turn])[:, [3, 0, 1, 2]],
-            "linear_velocity": velocity + ASTRAY * drawn[:, 3:6] * (share > 0.0)[:, None],
+            "linear_velocity": (velocity + ASTRAY * drawn[:, 3:6]) * (share > 0.0)[:, None],
             "rotor_speed": np.minimum(speed, 1.0) * np.ones(4),
         }
         return {name: np.ascontiguousarray(value, np.float32) for name, value in state.items()}
@@ -208,7 +209,7 @@ class GateRace:
         read["clearance"] = (away - self.task.radius)[:, None]
         read["hit"] = (read["clearance"] <= 0.0).astype(np.float32)
         read["passed"] = (self.passed / (self.gates[track] * self.task.config.laps))[:, None]
-        read["reference"] = np.zeros((self.num, 9), np.float32)
+        read["reference"] = np.zeros((self.num, 12), np.float32)
         if self.references:
             self.references.advance(track, position, rows, self.nearest)
             read["reference"] = self.references.told(track, self.nearest)

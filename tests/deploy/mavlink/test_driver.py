@@ -297,6 +297,14 @@ def test_a_vehicle_that_would_fly_on_without_us_is_not_flown(policy: PolicyFile,
         assert simulation.autopilot.setpoint is None and not simulation.autopilot.armed
 
 
+@pytest.mark.parametrize(("action", "stops"), [(5, False), (6, True), (7, True)])
+def test_a_vehicle_whose_motors_would_stop_without_us_is_not_flown(policy: PolicyFile, action: int, stops: bool):
+    with served(arms=False, offboard_loss_action=action) as simulation:
+        message = run_failing(policy, driver_for(simulation, policy))
+        assert ("its COM_OBL_RC_ACT says" in message) == stops and ("cannot be armed" in message) != stops
+        assert not simulation.autopilot.armed
+
+
 def test_nobody_there(policy: PolicyFile):
     driver = Mavlink(policy, Settings(uri=f"udpin://127.0.0.1:{free_port()}", connect_s=0.3))
     with pytest.raises(MavlinkError, match=r"no vehicle was heard within 0.3 s"):

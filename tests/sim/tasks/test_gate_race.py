@@ -15,12 +15,13 @@ from policies.evaluate import evaluate
 from policies.models.export import export
 from policies.runner.config import compose
 from sim.env import NoExpertError, conditions_of, make_env
+from sim.experts.gates import planned
 from sim.rollout import rollout
 from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
 from sim.tasks.abilities import baselines_of, judged
 from sim.tasks.gates import RATE, VARY, random_pool
-from sim.tasks.gates.references import EVERY, LAST, References
+from sim.tasks.gates.references import EVERY, LAST, LEAD, References
 from sim.tasks.gates.world import ASTRAY, BEHIND, BESIDE, WEIGHTS, GateRace
 
 FEW = {"tracks": 4}
@@ -226,7 +227,7 @@ def test_trajectories_take_the_room_of_those_that_are_planned():
     nearest[2] = made.point(track[2:], np.ones(1))[0][0]
     told = made.told(track, nearest)
     np.testing.assert_array_equal(told[0], told[1])
-    assert not told[0, 3:6].any() and told[2, 3:6].any()
+    assert np.linalg.norm(told[0, 3:6]) < 1.0 < np.linalg.norm(told[2, 3:6])
     made.advance(track, told[[2, 2, 2], :3], np.array([2]), nearest)
     assert EVERY * nearest[2] == pytest.approx(made.times[3] - LAST, abs=2 * EVERY)
     assert np.isnan(made.times[0])
@@ -263,18 +264,36 @@ def test_fewer_steps_of_the_search_plan_slower_laps():
     assert times[1].times[0] < 0.95 * times[0].times[0]
 
 
+def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_planned():
+    """The point mass turns its thrust at once; a vehicle takes some tenths of a second."""
+    task = make("quad_gate_race", track="split_s", reference=True, plan_steps=6, vary=False)
+    track = task.pool(0)[0]
+    made, found = References(task, [track], BEHIND), planned(task, track, BEHIND)
+    made.plan(np.zeros(1, np.int64))
+    position, velocity, push, jerk = np.split(made._samples.astype(np.float64), 4, axis=1)
+    when = EVERY * np.arange(len(position))
+    np.testing.assert_allclose(position, found.at(when)[0], atol=0.15)
+    np.testing.assert_allclose(np.gradient(position, EVERY, axis=0)[1:-1], velocity[1:-1], atol=0.3)
+    np.testing.assert_allclose(np.gradient(velocity, EVERY, axis=0)[LEAD + 1 : -1], push[1 : -LEAD - 1], atol=3.0)
+    np.testing.assert_allclose(np.gradient(push, EVERY, axis=0)[1:-1], jerk[1:-1], atol=1e-2)
+
+    changes = [np.linalg.norm(np.diff(a, axis=0), axis=1).max() for a in (push, found.at(when)[2])]  # per sample
+    assert changes[0] < 0.3 * changes[1]
+
+
 def test_at_half_the_pace_the_same_way_takes_twice_as_long():
     told = []
     for pace in (1.0, 0.5):
         task = make("quad_gate_race", track="figure_eight", reference=True, plan_steps=0, vary=False, pace=pace)
         made = References(task, task.pool(0), BEHIND)
         made.plan(np.zeros(1, np.int64))
-        told.append((made.times[0], made._passes[0], *np.split(made._samples.astype(np.float64), 3, axis=1)))
-    (time, passes, position, velocity, push), (slow, late, where, slowly, gently) = told
+        told.append((made.times[0], made._passes[0], *np.split(made._samples.astype(np.float64), 4, axis=1)))
+    (time, passes, position, velocity, push, _), (slow, late, where, slowly, gently, _) = told
     assert slow == pytest.approx(2.0 * time) and late == pytest.approx(2.0 * passes)
-    np.testing.assert_allclose(where[: 2 * len(position) : 2], position[: len(where[::2])], atol=1e-5)
-    np.testing.assert_allclose(slowly[: 2 * len(velocity) : 2], 0.5 * velocity[: len(slowly[::2])], atol=1e-5)
-    assert np.linalg.norm(gently, axis=1).max() == pytest.approx(0.25 * np.linalg.norm(push, axis=1).max(), rel=0.05)
+    # What is flown leaves that way by a few cm where it turns quickly, and by less at the slower pace.
+    np.testing.assert_allclose(where[: 2 * len(position) : 2], position[: len(where[::2])], atol=0.1)
+    np.testing.assert_allclose(slowly[: 2 * len(velocity) : 2], 0.5 * velocity[: len(slowly[::2])], atol=1.0)
+    assert np.linalg.norm(gently, axis=1).max() == pytest.approx(0.25 * np.linalg.norm(push, axis=1).max(), rel=0.1)
 
 
 def test_who_is_not_planned_for_does_not_follow():
