@@ -77,7 +77,7 @@ class VlaConfig(Shown):
     jitter: float = 0.02  # of what is measured, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
     grounding: int = 600  # updates in which words learn to point, before the rest, where network.beside lets them
-    finding: int = 1500  # updates in which eyes learn to find things, before the rest, where pictures alone show them
+    finding: int = 1200  # updates in which eyes learn to find things, before the rest, where pictures alone show them
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,7 +42,7 @@ class TinyConfig:
     looks: bool = True  # at the pictures themselves; false: only for where the things are that words may point at
     # The eyes that look for those. A picture that moves tells them nothing of places: shift is 0.
     finder: EncoderConfig = field(
-        default_factory=lambda: EncoderConfig(channels=[16, 16, 16], strides=[2, 1, 1], shift=0)
+        default_factory=lambda: EncoderConfig(channels=[8, 12, 12], strides=[2, 1, 1], shift=0)
     )
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
@@ -165,7 +165,10 @@ class Looking(nn.Module):
                 find = Finder(pictures, pointed.things, config.finder, width, generator)
             self.pointing = Pointing(words, pointed, config.beside, find)
         if pictures and not (config.looks or (self.pointing and self.pointing.find)):
-            raise ValueError("network.looks=false is for a task whose words point at things in pictures: see beside")
+            raise ValueError(
+                "network.looks=false sees only what words point at in pictures, and here they point at nothing there: "
+                "set looks=true, or beside"
+            )
         self.measure = nn.Linear(numbers + (self.pointing.size if self.pointing else 0), width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in self.looked})
         self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in self.looked})

@@ -133,7 +133,7 @@ def test_who_neither_measures_nor_looks_is_told():
         Pointing(11, Pointed(2, 1, None), 4)
     config, pointed = TinyConfig(looks=False, beside=4), Pointed(2, 1, 0)
     for settings in ({"config": TinyConfig(looks=False), "pointed": None}, {"config": config, "pointed": pointed}):
-        with pytest.raises(ValueError, match="looks=false is for a task whose words point at things in pictures"):
+        with pytest.raises(ValueError, match="here they point at nothing there: set looks=true"):
             TinyVla(BinTokens(2, 2, 16), 6, (CAMERA,), 8, seed=0, **settings)
 
 
