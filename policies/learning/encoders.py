@@ -42,11 +42,12 @@ class Encoders(nn.Module):
         found = []
         for signal in self.pictures:
             some = pictures[signal.name].split(TOGETHER)
-            found.append(torch.cat([self._points(self.encoders[signal.name], part) for part in some]))
+            found.append(torch.cat([self.found(signal.name, part) for part in some]))
         return torch.cat(found, -1)
 
-    def _points(self, encoder: nn.Module, pictures: Tensor) -> Tensor:
-        looked: Tensor = encoder(pictures.permute(0, 3, 1, 2).float() / WHITE)
+    def found(self, name: str, pictures: Tensor) -> Tensor:
+        """What one of them finds in its pictures (n, height, width, 3), which are few: (n, k)."""
+        looked: Tensor = self.encoders[name](pictures.permute(0, 3, 1, 2).float() / WHITE)
         if self.flat:
             return looked.relu().flatten(1)
         likely = looked.flatten(2).softmax(-1)

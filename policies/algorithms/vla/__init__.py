@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.bc import check
-from policies.algorithms.vla.grounding import ground, meaning_at
+from policies.algorithms.vla.grounding import found, ground, look_for, meaning_at
 from policies.algorithms.vla.heads import HEADS, Head
 from policies.learning import cosine
 from policies.learning.buffers import Batch
@@ -77,13 +77,15 @@ class VlaConfig(Shown):
     jitter: float = 0.02  # of what is measured, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
     grounding: int = 600  # updates in which words learn to point, before the rest, where network.beside lets them
+    finding: int = 1200  # updates in which eyes learn to find things, before the rest, where pictures alone show them
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.parts, self.updates, self.batch_size, self.grounding) < 1 or self.horizon % self.parts:
+        counts = self.parts, self.updates, self.batch_size, self.grounding, self.finding
+        if min(counts) < 1 or self.horizon % self.parts:
             raise ValueError(
-                "parts, updates, batch_size and grounding are at least 1, and parts divide the horizon; "
-                f"got {self.parts}, {self.updates}, {self.batch_size}, {self.grounding} and {self.horizon}"
+                "parts, updates, batch_size, grounding and finding are at least 1, and parts divide the horizon; "
+                f"got {', '.join(map(str, counts))} and {self.horizon}"
             )
         if self.head not in HEADS:
             raise ValueError(f"head {self.head!r} is not one of {', '.join(HEADS)}")
@@ -117,7 +119,7 @@ class Vla(Stateful):
     takes: tuple[str, ...] = ("tokens", "learners")
     cut_by = "shares"
     state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
-    state_values = ("seed", "done", "misunderstood")
+    state_values = ("seed", "done", "misunderstood", "missed")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
     encoder: Hearing
@@ -136,6 +138,7 @@ class Vla(Stateful):
             self.average = copy.deepcopy(self.policy)
         self.pointing: Pointing | None = self.policy.pointing if isinstance(self.policy, Looking) else None
         self.misunderstood = float("nan")  # nats of the words, once they have learned to point
+        self.missed = float("nan")  # m by which things are found elsewhere, once eyes have learned to find them
         self.learning = learned(self.policy)
         self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
 
@@ -157,8 +160,13 @@ class Vla(Stateful):
         if self.pointing:
             if self.done == 0:
                 self.misunderstood = ground(self.pointing, shown, sentences, weight, self.config, self.generator)
+                if self.pointing.find:
+                    self.missed = look_for(self.pointing, shown, self.config, self.generator)
                 self.average.pointing.load_state_dict(self.pointing.state_dict())
             floor |= {"pointing_loss": self.misunderstood}
+            if self.pointing.find:
+                floor |= {"finding_error": self.missed}
+                shown.found = found(self.pointing, shown)
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -225,22 +233,23 @@ class Vla(Stateful):
         words, there = sentences.heard(shown.asked[index], config.unheard, generator)
         numbers = shown.numbers[index]
         numbers = numbers + config.jitter * self.policy.deviation * torch.randn(numbers.shape, generator=generator)
-        shift = config.network.sight.shift
-        pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
+        shift, looked = config.network.sight.shift, shown.pictures if config.network.looks else {}
+        pictures = {name: shifted(some[index], shift, generator) for name, some in looked.items()}
         drawn = self.head.draw(self.policy, len(index), generator)
         said = {"words": words, "there": there, "numbers": numbers, "drawn": drawn}
+        if self.pointing and self.pointing.find:
+            usual = config.jitter * self.pointing.deviation[: self.pointing.find.things]
+            some = shown.found[index]
+            said["found"] = some + usual * torch.randn(some.shape, generator=generator)
         return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
 
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""
         told = self.policy.tell(batch["words"], batch["there"])
         if self.pointing:  # whoever is to learn what is done about it has understood it
-            told = replace(told, pointed=self.pointing.true(batch["truth"]))
+            told = replace(told, pointed=self.pointing.true(batch["truth"]), places=batch.get("found"))
         seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
-        loss = self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
-        if self.pointing and self.pointing.find and (places := self.head.places(seen)) is not None:
-            loss = loss + self.pointing.missed(places, batch["truth"])
-        return loss
+        return self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
 
     @torch.no_grad()
     def _settle(self, shown: Told, sentences: Sentences, weight: Tensor) -> None:

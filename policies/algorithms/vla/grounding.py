@@ -1,7 +1,8 @@
 """Before the rest is cloned, words learn alone what they mean: which thing, and where beside it.
 
 From every step of the demonstrations, by where the things and what is meant truly are, which only a simulator knows. It
-takes seconds; inside a clone, whose loss is of commands, it takes longer than the whole clone.
+takes seconds; inside a clone, whose loss is of commands, it takes longer than the whole clone. Where pictures alone
+show the things, eyes learn beforehand to find them, too: who clones by guesses learns not to trust them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LAST = 0.02  # of the rate, in the end
 STEEPEST = 1.0  # norm of a gradient
+RISE = 50  # updates in which the rate of eyes rises
+TOGETHER = 256  # pictures of each camera at a time
 
 
 def meaning_at(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
@@ -62,3 +65,31 @@ def ground(
         optimizer.step()
         losses.append(loss.detach())
     return float(torch.stack(losses[-max(1, config.grounding // 10) :]).mean())
+
+
+def look_for(pointing: Pointing, shown: Told, config: VlaConfig, generator: torch.Generator) -> float:
+    """Eyes learn to find the things in pictures; m by which they are off in the last tenth (root mean square)."""
+    find, errors = pointing.find, []
+    assert find is not None
+    optimizer = torch.optim.AdamW(learned(find), config.learning_rate, weight_decay=config.weight_decay)
+    for done in range(config.finding):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * cosine(done / config.finding, 1.0, LAST) * min(1.0, (done + 1) / RISE)
+        index = torch.randint(len(shown.truth), (config.batch_size,), generator=generator)
+        pictures = find.eyes.moved({name: some[index] for name, some in shown.pictures.items()}, generator)
+        missed = pointing.missed(pictures, shown.truth[index])
+        optimizer.zero_grad()
+        missed.mean().backward()
+        torch.nn.utils.clip_grad_norm_(find.parameters(), STEEPEST)
+        optimizer.step()
+        off = missed.detach() * pointing.deviation[: find.things].square()
+        errors.append(off.sum(-1).mean())
+    return float(torch.stack(errors[-max(1, config.finding // 10) :]).mean().sqrt())
+
+
+@torch.no_grad()
+def found(pointing: Pointing, shown: Told) -> Tensor:
+    """Where the things are found (n, things, 3) at every step of the demonstrations, m."""
+    pieces = torch.arange(len(shown.truth)).split(TOGETHER)
+    seen = ({name: some[index] for name, some in shown.pictures.items()} for index in pieces)
+    return torch.cat([pointing.places(shown.numbers[index], some) for index, some in zip(pieces, seen, strict=True)])

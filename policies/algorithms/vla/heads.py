@@ -12,7 +12,7 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowEye, TinyFlow
 from policies.learning.vla.kinds import Speaking, begun, controller_of
-from policies.learning.vla.looking import Prefix, Told
+from policies.learning.vla.looking import Told
 from policies.learning.vla.pointing import Pointed
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from policies.algorithms.vla import VlaConfig
 
 Pictures = Mapping[str, Tensor]
-Glimpse = tuple[Tensor, Tensor | None]  # what a flow is told, and where the things are that words point at
 
 
 class Head(Protocol):
@@ -46,9 +45,6 @@ class Head(Protocol):
 
     def see(self, policy: Any, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
         """What is decoded: of who is told, measures and sees that."""
-
-    def places(self, seen: Any) -> Tensor | None:
-        """Where the things are that words point at (n, things, 3), if they do."""
 
     def draw(self, policy: Any, n: int, generator: torch.Generator) -> Tensor:
         """The random numbers (n, ...) that the loss of so many takes."""
@@ -96,9 +92,6 @@ class TokenHead:
     def see(self, policy: Speaking, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
         return policy.encode(told, numbers, pictures)
 
-    def places(self, seen: Any) -> Tensor | None:
-        return seen.places if isinstance(seen, Prefix) else None
-
     def draw(self, policy: Speaking, n: int, generator: torch.Generator) -> Tensor:
         """None."""
         return torch.zeros(n, 0)
@@ -140,20 +133,16 @@ class FlowHead:
         """Unknown: it is how far experts and noise leave open what is meant."""
         return {}
 
-    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Glimpse:
-        prefix = policy.encode(told, numbers, pictures)
-        return policy.taken_in(told, numbers, prefix), prefix.places
-
-    def places(self, seen: Glimpse) -> Tensor | None:
-        return seen[1]
+    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Tensor:
+        return policy.observe(told, numbers, pictures)
 
     def draw(self, policy: TinyFlow, n: int, generator: torch.Generator) -> Tensor:
         """Times and noise."""
         return policy.draw(n, generator)
 
-    def loss(self, policy: TinyFlow, seen: Glimpse, wanted: Tensor, drawn: Tensor) -> Tensor:
+    def loss(self, policy: TinyFlow, seen: Tensor, wanted: Tensor, drawn: Tensor) -> Tensor:
         """Mean squared error of the velocity from noise to the chunk."""
-        return policy.loss(seen[0], wanted, drawn)
+        return policy.loss(seen, wanted, drawn)
 
     @torch.no_grad()
     def settle(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> None:

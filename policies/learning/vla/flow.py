@@ -21,7 +21,7 @@ from policies.algorithms.bc import FREQUENCIES, STILL, embed, schedule, silu
 from policies.language.minilm import SentenceEncoder
 from policies.learning.networks import Normalizer, mlp
 from policies.learning.vla.hearing import Listener
-from policies.learning.vla.looking import FIRST, Block, Looking, Prefix, TinyConfig, Told
+from policies.learning.vla.looking import FIRST, Block, Looking, TinyConfig, Told
 from policies.learning.vla.pointing import Pointed
 from policies.models.chunking import Denoiser
 from policies.models.graph import spliced
@@ -97,10 +97,7 @@ class TinyFlow(Looking):
 
     def observe(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
         """What the flow is told (n, observed): what is measured, the words that count, the readouts."""
-        return self.taken_in(told, numbers, self.encode(told, numbers, pictures))
-
-    def taken_in(self, told: Told, numbers: Tensor, prefix: Prefix) -> Tensor:
-        """The same of who has looked already."""
+        prefix = self.encode(told, numbers, pictures)
         x = prefix.start[:, None] + self.turn
         for block, attended in zip(self.blocks, prefix.attended, strict=True):
             x, _ = block(x, attended, prefix.there, False)

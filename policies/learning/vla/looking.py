@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from policies.learning.encoders import WHITE, convolutions
+from policies.learning.vla.finding import Finder
 from policies.learning.vla.pointing import Pointed, Pointing
 from policies.models.vision import EncoderConfig, grid
 from sim.spec import Group
@@ -38,6 +39,11 @@ class TinyConfig:
     encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
     beside: int = 0  # places at a thing that words may point at, of a task whose words mean places; 0: no pointing
+    looks: bool = True  # at the pictures themselves; false: only for where the things are that words may point at
+    # The eyes that look for those. A picture that moves tells them nothing of places: shift is 0.
+    finder: EncoderConfig = field(
+        default_factory=lambda: EncoderConfig(channels=[8, 12, 12], strides=[2, 1, 1], shift=0)
+    )
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
@@ -60,6 +66,7 @@ class Told:
     there: Tensor  # (n, words)
     heard: Tensor  # (n, width) the words that count
     pointed: Tensor  # (n, k) what they point at; k = 0 without `pointing`
+    places: Tensor | None = None  # (n, things, 3) m, where those are, of who has looked for them already
 
     def at(self, rows: NDArray[np.int64]) -> Told:
         """Of these rows."""
@@ -77,7 +84,6 @@ class Prefix:
     attended: list[tuple[Tensor, Tensor]]  # per layer keys and values (n, heads, context, width / heads)
     there: Tensor  # (n, 1, 1, context)
     start: Tensor  # (n, width) what every token begins with
-    places: Tensor | None = None  # (n, things, 3) where the things are that words point at, m
 
 
 class Block(nn.Module):
@@ -146,6 +152,7 @@ class Looking(nn.Module):
         """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they point at."""
         super().__init__()
         self.config, self.pictures = config, pictures
+        self.looked = pictures if config.looks else ()
         width, sight = config.width, config.sight
         channels = sight.channels[-1]
         generator = torch.Generator().manual_seed(seed)
@@ -153,14 +160,22 @@ class Looking(nn.Module):
         self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
         self.pointing = None
         if pointed is not None and config.beside:
-            self.pointing = Pointing(words, pointed, config.beside, 2 * config.points * len(pictures), width)
+            find = None
+            if pointed.first is None:
+                find = Finder(pictures, pointed.things, config.finder, width, generator)
+            self.pointing = Pointing(words, pointed, config.beside, find)
+        if pictures and not (config.looks or (self.pointing and self.pointing.find)):
+            raise ValueError(
+                "network.looks=false sees only what words point at in pictures, and here they point at nothing there: "
+                "set looks=true, or beside"
+            )
         self.measure = nn.Linear(numbers + (self.pointing.size if self.pointing else 0), width)
-        self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in pictures})
-        self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in pictures})
-        self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in pictures})
-        self.place = nn.ModuleDict({s.name: nn.Linear(channels, config.points) for s in pictures})
-        self.point = nn.ModuleDict({s.name: nn.Linear(2 * config.points, width) for s in pictures})
-        areas = {s.name: [side // config.patch for side in sight.held(s.shape)] for s in pictures}
+        self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in self.looked})
+        self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in self.looked})
+        self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in self.looked})
+        self.place = nn.ModuleDict({s.name: nn.Linear(channels, config.points) for s in self.looked})
+        self.point = nn.ModuleDict({s.name: nn.Linear(2 * config.points, width) for s in self.looked})
+        areas = {s.name: [side // config.patch for side in sight.held(s.shape)] for s in self.looked}
         self.where = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
         for layer in self.seek.values():
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
@@ -190,11 +205,10 @@ class Looking(nn.Module):
         return Told(words.unflatten(1, (-1, width)), there, heard, pointed)
 
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
-        looks = {s.name: self._look(s.name, pictures[s.name], told.heard) for s in self.pictures}
-        points = [point for _, point in looks.values()]
-        measured, places = (numbers - self.mean) / self.deviation, None
+        looks = {s.name: self._look(s.name, pictures[s.name], told.heard) for s in self.looked}
+        measured = (numbers - self.mean) / self.deviation
         if self.pointing:
-            places = self.pointing.places(numbers, torch.cat(points, 1) if points else numbers)
+            places = self.pointing.places(numbers, pictures) if told.places is None else told.places
             measured = torch.cat([measured, self.pointing.read(told.pointed, places)], 1)
         measured = self.measure(measured)
         start = told.heard + measured
@@ -203,7 +217,7 @@ class Looking(nn.Module):
         whole = torch.cat([told.words, measured[:, None], *(patches for patches, _ in looks.values())], 1)
         seen = told.there.new_ones(whole.shape[0], whole.shape[1] - told.there.shape[1])
         there = torch.cat([told.there, seen], 1)[:, None, None]
-        return Prefix([block.offered(whole) for block in self.blocks], there, start, places)  # type: ignore[operator]
+        return Prefix([block.offered(whole) for block in self.blocks], there, start)  # type: ignore[operator]
 
     def _look(self, name: str, pictures: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
         """Patches (n, patches, width) and places in the picture (n, 2 * points)."""

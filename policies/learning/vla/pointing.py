@@ -9,12 +9,14 @@ Choices are hard: a thing, not a mean of two. They are learned by the likelihood
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from policies.learning.vla.finding import Finder
 from sim import spec
 from sim.tasks.abilities import HasWords, meaning_of
 
@@ -49,8 +51,8 @@ class Pointing(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, words: int, pointed: Pointed, beside: int, seen: int, hidden: int) -> None:
-        """For words of so many numbers, `beside` places at a thing, and `seen` numbers of pictures."""
+    def __init__(self, words: int, pointed: Pointed, beside: int, find: Finder | None = None) -> None:
+        """For words of so many numbers, and `beside` places at a thing; `find` finds things that nobody measures."""
         super().__init__()
         self.pointed, self.beside = pointed, beside
         self.ask = nn.Linear(words, 2 * pointed.meant)  # which words say it: of each thing meant, and of where beside
@@ -58,9 +60,9 @@ class Pointing(nn.Module):
         self.which = nn.Parameter(torch.zeros(pointed.meant, words + 1, pointed.things))
         self.where = nn.Parameter(torch.zeros(pointed.meant, words + 1, beside))
         self.away = nn.Parameter(AWAY * torch.randn(pointed.meant, beside, 3))
-        self.find = None
-        if pointed.first is None:
-            self.find = nn.Sequential(nn.Linear(seen, hidden), nn.ReLU(), nn.Linear(hidden, 3 * pointed.things))
+        if pointed.first is None and find is None:
+            raise ValueError("nobody measures where things are, and nobody looks for them")
+        self.find = find if pointed.first is None else None
         self.register_buffer("mean", torch.zeros(pointed.things + pointed.meant, 3))
         self.register_buffer("deviation", torch.ones(pointed.things + pointed.meant, 3))
 
@@ -111,25 +113,28 @@ class Pointing(nn.Module):
         where = torch.eye(self.beside)[nearest % self.beside]
         return torch.cat([which.flatten(1), where.flatten(1)], 1)
 
-    def places(self, numbers: Tensor, seen: Tensor) -> Tensor:
-        """Where the things are (n, things, 3): measured (n, k), or seen (n, m)."""
+    @torch.no_grad()
+    def places(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
+        """Where the things are (n, things, 3): measured (n, k), or found in pictures."""
         some, first = self.pointed.things, self.pointed.first or 0
         if self.find is None:
             measured: Tensor = numbers[:, first : first + 3 * some].unflatten(1, (some, 3))
             return measured
-        found: Tensor = self.find(seen).unflatten(1, (some, 3))
+        found: Tensor = self.find(pictures)
         return found * self.deviation[:some] + self.mean[:some]
 
-    def missed(self, places: Tensor, truth: Tensor) -> Tensor:
-        """Mean squared error in variances of places that are seen (n, things, 3)."""
+    def missed(self, pictures: Mapping[str, Tensor], truth: Tensor) -> Tensor:
+        """Squared errors (n, things, 3), in variances, of where things are found that are so (n, things + meant, 3)."""
+        assert self.find is not None
         some = self.pointed.things
-        return ((places - truth[:, :some]) / self.deviation[:some]).square().mean()
+        found: Tensor = self.find(pictures)
+        return (found - (truth[:, :some] - self.mean[:some]) / self.deviation[:some]).square()
 
     def read(self, chosen: Tensor, places: Tensor) -> Tensor:
         """What is meant (n, size), with mean 0 and deviation 1, by who points there (n, kept)."""
         some = self.pointed.meant * self.pointed.things
         which = chosen[:, :some].unflatten(1, (self.pointed.meant, -1))
         where = chosen[:, some:].unflatten(1, (self.pointed.meant, -1))
-        meant = which @ places.detach() + (where[..., None] * self.away.detach()).sum(2)
+        meant = which @ places + (where[..., None] * self.away.detach()).sum(2)
         usual: Tensor = (meant - self.mean[self.pointed.things :]) / self.deviation[self.pointed.things :]
         return usual.flatten(1)

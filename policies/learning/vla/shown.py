@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -63,6 +63,7 @@ class Told:
     asked: Tensor  # (n,) by its number
     wanted: Tensor  # (n, k): tokens, or the chunk itself
     truth: Tensor  # (n, k, 3) where the things, and what is meant, are, m; k = 0 where words do not point
+    found: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, things, 3) where they were found, m
 
     @classmethod
     def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor | None = None) -> Told:

@@ -90,9 +90,16 @@ class ArmWords(ArmPickPlace):
                 "algorithm.updates": 3000,
                 "algorithm.network.beside": 8,
                 "algorithm.network.encoder_layers": 4,
+                "algorithm.network.looks": False,
             }
         },
-        "vla_rl": {"default": {"algorithm.clone.network.beside": 8, "algorithm.clone.network.encoder_layers": 4}},
+        "vla_rl": {
+            "default": {
+                "algorithm.clone.network.beside": 8,
+                "algorithm.clone.network.encoder_layers": 4,
+                "algorithm.clone.network.looks": False,
+            }
+        },
     }
     close = 0.04
     clear = 0.1  # over the other cubes

@@ -6,6 +6,7 @@ import torch
 
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.finding import Finder
 from policies.learning.vla.looking import TinyConfig
 from policies.learning.vla.pointing import Pointed, Pointing
 from policies.learning.vla.tiny import TinyVla
@@ -16,6 +17,7 @@ from sim.spec import Signal
 from tests.policies.language.tiny_bert import written
 
 COLOURS, RELATIONS = 3, 4
+CAMERA = Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0, dtype="uint8")
 OFF = 0.08 * torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
 THINGS = [
     (a, where, b) for a in range(COLOURS) for where in range(RELATIONS) for b in range(COLOURS) if a not in (b, where)
@@ -45,7 +47,7 @@ def truth(places, things):
 
 def learned(first):
     torch.manual_seed(0)
-    pointing = Pointing(11, Pointed(3, 2, first), 8, 4, 16)
+    pointing = Pointing(11, Pointed(3, 2, first), 8)
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(pointing.parameters(), 2e-2)
     there = torch.ones(32, 4, dtype=torch.bool)
@@ -85,46 +87,82 @@ def test_what_is_not_there_says_nothing(pointing):
 
 
 def test_the_clone_does_not_teach_words_what_they_mean(pointing):
-    places = scene(4, torch.Generator().manual_seed(0)).requires_grad_()
+    numbers = scene(4, torch.Generator().manual_seed(0)).flatten(1).requires_grad_()
     words, there = torch.stack([sentence(t) for t in THINGS[:4]]), torch.ones(4, 4, dtype=torch.bool)
-    assert not pointing.read(pointing.choose(words, there), places).requires_grad
+    assert not pointing.read(pointing.choose(words, there), pointing.places(numbers, {})).requires_grad
 
 
-def test_things_that_nobody_measures_are_seen():
+def shown(places):
+    """Pictures (n, 16, 16, 3) of a red and a green square of 3 pixels at places (n, 2, 3), which are 0.03 a pixel."""
+    pictures = torch.full((len(places), 16, 16, 3), 60, dtype=torch.uint8)
+    corners = (places[..., :2] / 0.03).round().long()
+    for colour in range(2):
+        for n, (right, down) in enumerate(corners[:, colour].tolist()):
+            pictures[n, down : down + 3, right : right + 3] = torch.tensor([0, 0, 0], dtype=torch.uint8)
+            pictures[n, down : down + 3, right : right + 3, colour] = 220
+    return {"camera": pictures}
+
+
+def table(n, generator):
+    """Where two squares, and what is meant, are (n, 3, 3): none is hidden behind the other."""
+    at = 0.03 * torch.randint(13, (n, 3, 3), generator=generator)
+    at[:, 0, 0], at[:, 1, 0] = at[:, 0, 0].clamp(max=0.12), at[:, 1, 0].clamp(min=0.21)
+    return at * torch.tensor([1.0, 1.0, 0.0])
+
+
+def test_things_that_nobody_measures_are_found_in_pictures():
     torch.manual_seed(0)
-    seen = Pointing(11, Pointed(2, 1, None), 4, 6, 16)
-    seen.normalise(torch.rand(50, 3, 3))
-    shown = torch.rand(64, 6)
-    so = shown.unflatten(1, (2, 3))
-    optimizer = torch.optim.Adam(seen.parameters(), 1e-2)
-    before = seen.missed(seen.places(torch.zeros(64, 2), shown), so).item()
-    for _ in range(200):
-        loss = seen.missed(seen.places(torch.zeros(64, 2), shown), so)
+    generator = torch.Generator().manual_seed(0)
+    eyes = EncoderConfig(channels=[8, 4], strides=[1, 1], shift=0)
+    seen = Pointing(11, Pointed(2, 1, None), 4, Finder((CAMERA,), 2, eyes, 16, generator))
+    so = table(256, generator)
+    seen.normalise(so)
+    optimizer = torch.optim.Adam(seen.find.parameters(), 1e-2)
+    for _ in range(150):
+        some = so[torch.randint(len(so), (32,), generator=generator)]
         optimizer.zero_grad()
-        loss.backward()
+        seen.missed(shown(some), some).mean().backward()
         optimizer.step()
-    assert loss.item() < 0.1 * before
+    new = table(100, torch.Generator().manual_seed(1))
+    off = (seen.places(torch.zeros(100, 2), shown(new)) - new[:, :2]).norm(dim=-1)
+    assert off.median() < 0.01 < 0.05 < (seen.mean[:2] - new[:, :2]).norm(dim=-1).median()
 
 
-# What is measured, too, is exported by `make test-all`: the exporter takes ten seconds for each.
+def test_who_neither_measures_nor_looks_is_told():
+    with pytest.raises(ValueError, match="nobody measures where things are, and nobody looks for them"):
+        Pointing(11, Pointed(2, 1, None), 4)
+    config, pointed = TinyConfig(looks=False, beside=4), Pointed(2, 1, 0)
+    for settings in ({"config": TinyConfig(looks=False), "pointed": None}, {"config": config, "pointed": pointed}):
+        with pytest.raises(ValueError, match="here they point at nothing there: set looks=true"):
+            TinyVla(BinTokens(2, 2, 16), 6, (CAMERA,), 8, seed=0, **settings)
+
+
+# What is measured, or seen and looked at, too, is exported by `make test-all`: the exporter takes ten seconds for each.
 @pytest.mark.parametrize(
-    "first", [pytest.param(0, marks=pytest.mark.long, id="measured"), pytest.param(None, id="seen")]
+    ("first", "looks"),
+    [
+        pytest.param(0, True, marks=pytest.mark.long, id="measured"),
+        pytest.param(None, True, marks=pytest.mark.long, id="seen"),
+        pytest.param(None, False, id="found"),
+    ],
 )
-def test_the_file_points_at_what_the_network_points_at(first, tmp_path):
+def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
     encoder = SentenceEncoder(written(tmp_path))
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
         Signal("places", (6,), "m", "world"),
-        *(() if first == 0 else (Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0, dtype="uint8"),)),
+        *(() if first == 0 else (CAMERA,)),
         Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
     )
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    config = TinyConfig(width=32, layers=1, points=8, sight=sight, parallel=True, beside=4)
+    config = TinyConfig(width=32, layers=1, points=8, sight=sight, parallel=True, beside=4, looks=looks)
     pointed = Pointed(2, 1, first)
     policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, pointed=pointed)
     generator = torch.Generator().manual_seed(1)
     for weight in (policy.head.weight, policy.pointing.which, policy.pointing.where, policy.measure.weight):
         torch.nn.init.normal_(weight, std=0.5, generator=generator)
+    if policy.pointing.find:  # noise looks much the same everywhere
+        torch.nn.init.normal_(policy.pointing.find.flat.weight, std=10.0, generator=generator)
     commands = (Signal("velocity", (2,), "m/s", "world", -2.0, 2.0),)
     told = SpokenPolicy("told", "task", "robot", 20.0, inputs, commands, encoder, policy, 4)
     file = export(told, tmp_path / "policy.onnx")
@@ -143,5 +181,8 @@ def test_the_file_points_at_what_the_network_points_at(first, tmp_path):
         pointed_at = state["told"][:, -policy.pointing.kept :]
         assert (pointed_at[:, :2].sum(1) == 1.0).all() and (pointed_at[:, 2:].sum(1) == 1.0).all()
     elsewhere = signals | {"places": signals["places"] + np.float32(1.0)}
+    if not looks:  # all that counts of pictures is where things are in them
+        assert not policy.eyes and not policy.patch
+        elsewhere = signals | {"camera": 255 - signals["camera"]}
     chunk = told.act(elsewhere, told.initial_state(3))[1]["chunk"]
     assert (chunk != told.act(signals, told.initial_state(3))[1]["chunk"]).any()
