@@ -21,6 +21,7 @@ from policies.models.controller import FeaturePolicy
 from policies.models.networks import Network
 from sim.env import TRAINING, stream
 from sim.spec import limits, pictures
+from sim.tasks import agents_of
 from sim.tasks.abilities import HasRehearsal
 
 Array = NDArray[Any]
@@ -74,8 +75,8 @@ class Windows(Learner):
             if self.update % interval == 0 or self.update == c.updates:
                 metrics = c.metrics(self.update, float(cost.mean()), norm, self.lost) | {"driving": counting}
                 if self.update % measure < interval:
-                    first = self.update * MEASURED
-                    metrics |= measured(self.task, self._controller(), self.seed, first, MEASURED)
+                    worlds = max(1, MEASURED // agents_of(self.task))
+                    metrics |= measured(self.task, self._controller(), self.seed, self.update * worlds, worlds)
                 yield metrics
 
     def dump_to(self, folder: Path) -> None:

@@ -54,6 +54,7 @@ class SwarmConfig:
     episode_s: float = 10.0
     delay_high: float = 0.022  # s, latency between command and rotor, at most
     vary: bool = True  # masses, thrusts, lags, latencies, and noise
+    crowd: float = 8.0  # what it costs a learner, in each control step, to be where another one is
     expert: str = "avoiding"  # who shows how: avoiding | straight
 
     def __post_init__(self) -> None:
@@ -69,6 +70,8 @@ class SwarmConfig:
             raise ValueError(f"needs rate_hz 10..1000 and episode_s 1..100, got {self.rate_hz} and {self.episode_s}")
         if not 0.5 <= self.radius <= 4.5:  # LOST_DISTANCE lies beyond what is across
             raise ValueError(f"radius must be between 0.5 and 4.5 m, got {self.radius}")
+        if not 0.0 <= self.crowd <= 1000.0:
+            raise ValueError(f"crowd must be between 0 and 1000, got {self.crowd}")
         if not 0.0 <= self.delay_high <= 0.1:
             raise ValueError(f"delay_high must be between 0 and 0.1 s, got {self.delay_high}")
 

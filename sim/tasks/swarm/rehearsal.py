@@ -32,7 +32,7 @@ from sim.engines.vector.simd import LANES
 from sim.env import Step
 from sim.randomize import Array
 from sim.spec import slices
-from sim.tasks.swarm.world import WEIGHTS, Swarm
+from sim.tasks.swarm.world import Swarm
 
 if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm
@@ -79,19 +79,19 @@ class Rehearsal(Swarm):
         self._flies[t + 1] = self._flies[t] & (now["strayed"][:, 0] == 0.0) & ~self.lost
         self._change[t] = 2.0 * (self._told - before) / (self._high - self._low)
         costs = ("away", "speed", "turning", "tilt", "change", "crowd")
-        self._cost[t] = -sum(WEIGHTS[name] * step.terms[name] for name in costs)
+        self._cost[t] = -sum(self.weights[name] * step.terms[name] for name in costs)
         self._slope(now, step.terms["away"], self._by_state[t + 1])
         return step
 
     def _slope(self, now: Mapping[str, Array], away: Array, out: Array) -> None:
         """How the sum of the costs of a state changes with it, (blocks, STATE_ROWS, LANES)."""
         state = self.flight.state
-        out[:] = -WEIGHTS["crowd"] * self._slopes
+        out[:] = -self.weights["crowd"] * self._slopes
         off, moving = now["position"] - now["target_position"], now["linear_velocity"] - now["target_velocity"]
-        out[:, POSITION : POSITION + 3] += to_lanes(-WEIGHTS["away"] * off / away[:, None])
-        out[:, VELOCITY : VELOCITY + 3] += to_lanes(-2.0 * WEIGHTS["speed"] * moving)
-        out[:, BODY_RATE : BODY_RATE + 3] += -2.0 * WEIGHTS["turning"] * state[:, BODY_RATE : BODY_RATE + 3]
-        out[:, QUATERNION] += 2.0 * WEIGHTS["tilt"] * state[:, QUATERNION]  # the cost is that of 1 - w^2
+        out[:, POSITION : POSITION + 3] += to_lanes(-self.weights["away"] * off / away[:, None])
+        out[:, VELOCITY : VELOCITY + 3] += to_lanes(-2.0 * self.weights["speed"] * moving)
+        out[:, BODY_RATE : BODY_RATE + 3] += -2.0 * self.weights["turning"] * state[:, BODY_RATE : BODY_RATE + 3]
+        out[:, QUATERNION] += 2.0 * self.weights["tilt"] * state[:, QUATERNION]  # the cost is that of 1 - w^2
 
     def costs(self) -> tuple[Array, NDArray[np.bool_]]:
         """(steps, num) of each control step, and who was flying before it."""
@@ -104,7 +104,7 @@ class Rehearsal(Swarm):
         self._by_state[1:] *= to_lanes(on.T.astype(np.float32)).transpose(1, 0, 2)[:, :, None]
         self._by_state[0] = 0.0
         self._pulled = self._by_state[-1].copy()
-        change = -4.0 * WEIGHTS["change"] / (self._high - self._low) * self._change * on[..., None]
+        change = -4.0 * self.weights["change"] / (self._high - self._low) * self._change * on[..., None]
         self._by_sent = np.stack([to_lanes(x) for x in change])
         self._by_sent[:-1] -= self._by_sent[1:].copy()
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm
 
 # The reward: per step in the air, per m from the target, per squared m/s relative to it, rad/s and share of a turn, per
-# squared change of the action, and of the margin that is missing to each other vehicle; once for a touch.
+# squared change of the action; once for a touch. `SwarmConfig.crowd` says what it costs to be near others: per square
+# of the share of the margin that is missing to each.
 WEIGHTS = {
     "alive": 2.0,
     "away": -1.0,
@@ -35,7 +36,6 @@ WEIGHTS = {
     "turning": -0.002,
     "tilt": -0.1,
     "change": -0.05,
-    "crowd": -8.0,
     "touched": -20.0,
 }
 SOFT = 0.03  # m: nearer to its target, the distance counts as its square
@@ -55,6 +55,7 @@ class Swarm:
 
     def __init__(self, task: QuadSwarm, num: int, seed: int) -> None:
         self.task, self.num, self.seed, self.each = task, num, seed, task.agents
+        self.weights = WEIGHTS | {"crowd": -task.config.crowd}
         self.worlds = num // self.each
         engine: type[FlightTogether] = load("engine", task.engine, task.engines)
         self.flight = engine(task.robot, num, 1.0 / task.rate_hz, each=self.each)
@@ -161,7 +162,7 @@ class Swarm:
         self.held = np.where((there & ~ends).reshape(-1, self.each).all(axis=1), self.held + 1, 0)
         done = np.repeat(self.held >= round(HOLD * self.task.rate_hz), self.each)
         with np.errstate(invalid="ignore", over="ignore"):
-            reward = sum(WEIGHTS[name] * value for name, value in terms.items())
+            reward = sum(self.weights[name] * value for name, value in terms.items())
         return Step(np.nan_to_num(np.asarray(reward, np.float32)), done, ends, terms)
 
     def _terms(self, now: Mapping[str, Array], before: Array, ends: NDArray[np.bool_]) -> dict[str, Array]:

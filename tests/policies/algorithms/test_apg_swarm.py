@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deploy import PolicyFile
-from policies.algorithms.apg import Apg, ApgConfig
+from policies.algorithms.apg import MEASURED, Apg, ApgConfig, windows
 from policies.algorithms.apg.fused_worlds import FusedWorlds
 from policies.algorithms.apg.worlds import Worlds
 from policies.evaluate import evaluate
@@ -123,6 +123,19 @@ def test_its_file_flies_in_any_vehicle_and_in_larger_swarms(tmp_path: Path) -> N
     for vehicles in (4, 7):
         report = evaluate(file, task=make("quad_swarm", vehicles=vehicles, episode_s=1.0), episodes=2)
         assert {len(values) for values in report.values.values()} == {2 * vehicles}
+
+
+def test_what_it_measures_as_it_learns_are_so_many_vehicles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not airspaces, whose vehicles would take longer than the training."""
+    flown: list[tuple[int, int]] = []
+
+    def measured(task: Any, policy: Any, seed: int, first: int, episodes: int) -> dict[str, float]:
+        flown.append((first, episodes))
+        return {}
+
+    monkeypatch.setattr(windows, "measured", measured)
+    [*start("fused", updates=2, window=2).learn()]
+    assert flown == [(MEASURED // 4, MEASURED // 4), (MEASURED // 2, MEASURED // 4)]
 
 
 def test_what_it_cannot_do_it_says() -> None:

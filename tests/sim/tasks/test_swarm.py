@@ -10,7 +10,7 @@ from sim.env import make_env, with_engine
 from sim.parallel import TaskParallelEnv
 from sim.tasks import agents_of, make, teams_of
 from sim.tasks.swarm import CLOSE, MOST, QuadSwarm, places
-from sim.tasks.swarm.world import FLOOR, MARGIN, WEIGHTS, Swarm
+from sim.tasks.swarm.world import FLOOR, MARGIN, Swarm
 
 RNG = np.random.default_rng
 
@@ -133,7 +133,7 @@ def test_a_touch_ends_it_for_both_and_success_is_everybodys():
     assert step.terminated.tolist() == [True, True, False, False] == (step.terms["touched"] > 0.0).tolist()
     assert not step.success.any() and step.reward[0] < -15.0 and step.reward[3] > 1.0
     assert (env.truth()["nearest"][:2] < 2.0 * env.task.robot.extent).all()
-    np.testing.assert_allclose(step.reward, sum(WEIGHTS[k] * v for k, v in step.terms.items()), rtol=1e-5)
+    np.testing.assert_allclose(step.reward, sum(env.weights[k] * v for k, v in step.terms.items()), rtol=1e-5)
 
 
 def test_success_takes_all_of_them_for_a_second():
@@ -157,9 +157,14 @@ def test_who_is_on_the_floor_tumbles_or_is_told_nothing_is_lost():
 
 
 def test_who_is_near_others_pays():
-    env = opened(1, vary=False)
-    put(env, [[0, 0, 1.5], [0.5 * MARGIN, 0, 1.5], [2, 0, 1.5], [4, 0, 1.5]])
-    assert env.step(still(env)).terms["crowd"] == pytest.approx([0.25, 0.25, 0.0, 0.0], abs=0.01)
+    rewards = []
+    for crowd in (8.0, 16.0):
+        env = opened(1, vary=False, crowd=crowd)
+        put(env, [[0, 0, 1.5], [0.5 * MARGIN, 0, 1.5], [2, 0, 1.5], [4, 0, 1.5]])
+        step = env.step(still(env))
+        assert step.terms["crowd"] == pytest.approx([0.25, 0.25, 0.0, 0.0], abs=0.01)
+        rewards.append(step.reward)
+    assert rewards[0] - rewards[1] == pytest.approx([2.0, 2.0, 0.0, 0.0], abs=0.1)
 
 
 @pytest.mark.parametrize("mode", ["crossing", "formation"])
@@ -234,6 +239,7 @@ def test_mirrored_signals_have_mirrored_commands():
     [
         ({"vehicles": 17}, "vehicles must be between 2 and 16, got 17"),
         ({"mode": "waltz"}, "mode 'waltz' is not one of crossing, sphere, formation, mixed"),
+        ({"crowd": -1.0}, "crowd must be between 0 and 1000, got -1.0"),
         ({"neighbours": 0}, "neighbours must be between 1 and 15, got 0"),
         ({"robot": "any"}, "quad_swarm flies vehicles of one name, which 'any' is not"),
     ],
