@@ -123,7 +123,8 @@ def test_pictures_of_training_are_moved_up_or_down_and_half_of_them_get_noise():
 
 def test_it_continues_from_the_disk_and_others_are_refused(monkeypatch, tmp_path):
     task = make("soccer_vision_1v1", width=16, height=12, steps=40)
-    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: dataclasses.replace(SMALL, pool=8))
+    augmented = dataclasses.replace(SMALL, pool=8, noise=0.1, shift=1)
+    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: augmented)
     straight, first, second = (DetectorLearner(task, 48, 2, 0) for _ in range(3))
     losses, learning = [m["loss"] for m in straight.learn()], first.learn()
     assert len(losses) > 1 and next(learning)["loss"] == losses[0]

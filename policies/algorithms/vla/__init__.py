@@ -74,7 +74,7 @@ class VlaConfig(Shown):
     weight_decay: float = 1e-3
     ema_decay: float = 0.998  # kept of the averaged weights per update
     softness: float = 1.0  # deviation of the labels, in bins
-    jitter: float = 0.02  # of what is measured, in its deviations
+    jitter: float = 0.02  # of what is measured, or found in pictures, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
     grounding: int = 600  # updates in which words learn to point, before the rest, where network.beside lets them
     finding: int = 1200  # updates in which eyes learn to find things, before the rest, where pictures alone show them
@@ -156,17 +156,20 @@ class Vla(Stateful):
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
-        floor = self.head.floor(shown.wanted)
+        floor, places = self.head.floor(shown.wanted), list[Tensor]()
         if self.pointing:
             if self.done == 0:
-                self.misunderstood = ground(self.pointing, shown, sentences, weight, self.config, self.generator)
-                if self.pointing.find:
-                    self.missed = look_for(self.pointing, shown, self.config, self.generator)
+                with enough():
+                    self.misunderstood = ground(self.pointing, shown, sentences, weight, self.config, self.generator)
+                    if self.pointing.find:
+                        self.missed = look_for(self.pointing, shown, self.config, self.generator)
                 self.average.pointing.load_state_dict(self.pointing.state_dict())
             floor |= {"pointing_loss": self.misunderstood}
             if self.pointing.find:
                 floor |= {"finding_error": self.missed}
-                shown.found = found(self.pointing, shown)
+                with enough():
+                    shown.found = found(self.pointing, shown)
+                places = [shown.found]
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -181,7 +184,7 @@ class Vla(Stateful):
             if self.done == self.config.updates:
                 self._settle(shown, sentences, weight)
             if self.done % REPORT == 0 or self.done == self.config.updates:
-                self.learners.agree([*self.learning, shown.numbers])
+                self.learners.agree([*self.learning, shown.numbers, *places])
                 yield {
                     "progress": self.done / self.config.updates,
                     "env_steps": 0.0,
@@ -233,7 +236,8 @@ class Vla(Stateful):
         words, there = sentences.heard(shown.asked[index], config.unheard, generator)
         numbers = shown.numbers[index]
         numbers = numbers + config.jitter * self.policy.deviation * torch.randn(numbers.shape, generator=generator)
-        shift, looked = config.network.sight.shift, shown.pictures if config.network.looks else {}
+        shift = config.network.sight.shift
+        looked = shown.pictures if not isinstance(self.policy, Looking) or self.policy.looked else {}
         pictures = {name: shifted(some[index], shift, generator) for name, some in looked.items()}
         drawn = self.head.draw(self.policy, len(index), generator)
         said = {"words": words, "there": there, "numbers": numbers, "drawn": drawn}

@@ -2,7 +2,8 @@
 
 From every step of the demonstrations, by where the things and what is meant truly are, which only a simulator knows. It
 takes seconds; inside a clone, whose loss is of commands, it takes longer than the whole clone. Where pictures alone
-show the things, eyes learn beforehand to find them, too: who clones by guesses learns not to trust them.
+show the things, eyes learn beforehand to find them, too: a clone that learns beside them would see their first, bad
+places.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def take(network: Speaking, start: str) -> str:
         if there != here:
             raise ValueError(
                 f"algorithm.start: {path} is another network: {name} is {_said(there)} there and {_said(here)} here; "
-                "set algorithm.clone as it was, and the same tasks"
+                "set algorithm.clone as it was, and the same tasks; or clone anew, if an earlier version made it"
             )
     network.load_state_dict(weights)
     return hashlib.sha256(path.read_bytes()).hexdigest()

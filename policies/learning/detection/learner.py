@@ -70,7 +70,7 @@ class DetectorLearner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there. ValueError for what another version kept."""
         if state.get("sees") != SEES or not (state["errors"] or state.get("way") == WAY):
-            raise ValueError("its detector was learned by an earlier version, from other colours or games: train anew")
+            raise ValueError("its detector was learned by an earlier version, from other pictures: train anew")
         self.done = int(state["done"])
         self.network.load_state_dict({name: torch.as_tensor(value) for name, value in state["network"].items()})
         if state["errors"]:

@@ -39,8 +39,9 @@ class TinyConfig:
     encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
     beside: int = 0  # places at a thing that words may point at, of a task whose words mean places; 0: no pointing
-    looks: bool = True  # at the pictures themselves; false: only for where the things are that words may point at
-    # The eyes that look for those. A picture that moves tells them nothing of places: shift is 0.
+    looks: bool = True  # at the pictures themselves, too, where the `finder` finds what words may point at in them
+    # The eyes that look for those, where nobody measures them; they use neither points, patch nor sight. A picture that
+    # moves tells them nothing of places: shift is 0.
     finder: EncoderConfig = field(
         default_factory=lambda: EncoderConfig(channels=[8, 12, 12], strides=[2, 1, 1], shift=0)
     )
@@ -70,7 +71,8 @@ class Told:
 
     def at(self, rows: NDArray[np.int64]) -> Told:
         """Of these rows."""
-        return Told(self.words[rows], self.there[rows], self.heard[rows], self.pointed[rows])
+        places = None if self.places is None else self.places[rows]
+        return Told(self.words[rows], self.there[rows], self.heard[rows], self.pointed[rows], places)
 
     def packed(self) -> Tensor:
         """All but what is there, as numbers (n, k)."""
@@ -152,7 +154,6 @@ class Looking(nn.Module):
         """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they point at."""
         super().__init__()
         self.config, self.pictures = config, pictures
-        self.looked = pictures if config.looks else ()
         width, sight = config.width, config.sight
         channels = sight.channels[-1]
         generator = torch.Generator().manual_seed(seed)
@@ -164,11 +165,8 @@ class Looking(nn.Module):
             if pointed.first is None:
                 find = Finder(pictures, pointed.things, config.finder, width, generator)
             self.pointing = Pointing(words, pointed, config.beside, find)
-        if pictures and not (config.looks or (self.pointing and self.pointing.find)):
-            raise ValueError(
-                "network.looks=false sees only what words point at in pictures, and here they point at nothing there: "
-                "set looks=true, or beside"
-            )
+        finds = self.pointing is not None and self.pointing.find is not None
+        self.looked = pictures if config.looks or not finds else ()
         self.measure = nn.Linear(numbers + (self.pointing.size if self.pointing else 0), width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in self.looked})
         self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in self.looked})

@@ -169,11 +169,7 @@ def test_threads_change_no_result():
     assert run(one, 2) == run(two, 2) == run(four, 2)
     for more in (two, four):
         np.testing.assert_array_equal(one.path.actor.net.weights, more.path.actor.net.weights)
-    for called in (
-        rollout.play,
-        parallel.value,
-        parallel.improve,
-    ):  # helpers call it as the first thread does
+    for called in (rollout.play, parallel.value, parallel.improve):  # helpers call them as the first thread does
         assert called.signatures and "Literal" not in str(called.signatures)
 
 

@@ -69,9 +69,10 @@ def test_all_stages_continue_exactly(teacher, stops, tmp_path, monkeypatch):
         if kinds[count - 1] == kinds[count] == "eyes":
             assert second.stage().startswith("its detector learns")
         for row in second.learn():
-            if kind(row) == "lessons" != kinds[count + len(rows) - 1]:  # its detector knows: it learned nothing again
-                assert len(taught) == kinds[count:].count("eyes")
+            if kind(row) == "eyes":
+                assert len(taught) <= kinds[count:].count("eyes")
             rows.append(row)
+        assert len(taught) == kinds[count:].count("eyes")  # nothing was learned again
         taught.clear()
         assert rows == metrics[count:]
         same(straight.state_dict(), second.state_dict())

@@ -272,7 +272,7 @@ def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_plann
     made.plan(np.zeros(1, np.int64))
     position, velocity, push, jerk = np.split(made._samples.astype(np.float64), 4, axis=1)
     when = EVERY * np.arange(len(position))
-    np.testing.assert_allclose(position, found.at(when)[0], atol=0.15)
+    np.testing.assert_allclose(position, found.at(when)[0], atol=0.12)
     np.testing.assert_allclose(np.gradient(position, EVERY, axis=0)[1:-1], velocity[1:-1], atol=0.3)
     np.testing.assert_allclose(np.gradient(velocity, EVERY, axis=0)[LEAD + 1 : -1], push[1 : -LEAD - 1], atol=3.0)
     np.testing.assert_allclose(np.gradient(push, EVERY, axis=0)[1:-1], jerk[1:-1], atol=1e-2)
