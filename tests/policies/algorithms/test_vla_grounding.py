@@ -119,5 +119,6 @@ def test_demonstrations_that_do_not_tell_it_are_named(task, monkeypatch):
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="grounding are at least 1"):
-        VlaConfig(grounding=0)
+    for name in ("grounding", "finding"):
+        with pytest.raises(ValueError, match="grounding and finding are at least 1"):
+            VlaConfig(**{name: 0})
