@@ -1,7 +1,7 @@
 """What a stranger's rosbag2 may make of itself: rosbags unpacks what a file says, and asks SQLite what is in it.
 
 A database holds plain tables, no views nor generated columns, which would compute without end; what is packed becomes
-no more than it may be.
+no more than it may be. Packed files are unpacked here, so that their databases are looked at before rosbags opens them.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def opened(path: Path) -> Iterator[Path]:
         yield path
         return
     yaml = path / "metadata.yaml"
+    _check_name(yaml, True)
     if yaml.stat().st_size > METADATA:
         raise DatasetError(f"{yaml}: more than {METADATA >> 20} MB: no rosbag2 says so much of itself")
     # By the parser that rosbags has, as another might find something else in it.
@@ -85,6 +86,7 @@ def _check(file: Path, mcap: bool) -> None:
 
 
 def _check_name(file: Path, mcap: bool) -> None:
+    """Nor is it a pipe, which would be read without end."""
     shown = printable(file, 300)
     if not file.is_file():
         raise DatasetError(f"{shown}: there is no such file")

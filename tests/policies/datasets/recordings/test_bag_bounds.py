@@ -1,5 +1,6 @@
 """Bags of strangers that would compute or unpack without end are refused; packed ones of rosbag2's are read."""
 
+import os
 import shutil
 import sqlite3
 import struct
@@ -126,6 +127,18 @@ def test_a_name_that_sqlite_reads_as_another_is_refused(tmp_path, sign):
     for path in (folder, decoy):
         with pytest.raises(DatasetError, match=r"a database whose path has one of % \? # may be another"):
             read(tmp_path, path)
+
+
+def test_what_a_bag_says_of_itself_is_bounded(tmp_path, monkeypatch):
+    folder = commands(tmp_path / "bag")
+    (file,) = folder.glob("*.db3")
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DatasetError, match=r"bag.db3: there is no such file"):
+        read(tmp_path, folder)
+    monkeypatch.setattr(bag_bounds, "METADATA", 100)
+    with pytest.raises(DatasetError, match="no rosbag2 says so much of itself"):
+        read(tmp_path, folder)
 
 
 def test_a_bag_of_mcap_may_be_called_as_it_likes(tmp_path):
