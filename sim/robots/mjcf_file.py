@@ -190,28 +190,28 @@ def _models(
 ) -> Iterator[tuple[ElementTree.Element, bytes, float]]:
     """The documents of a model and of those that it attaches, parsed, and how often each is there, at most.
 
-    MuJoCo looks for a <model> beside the file of the model that has it, and for its name there only.
+    MuJoCo (3.10) looks for a <model> beside the document that it stands in, an included one too, and there only.
     """
-    models: list[ElementTree.Element] = []
+    models: list[tuple[ElementTree.Element, Path]] = []  # and the document
     attached: list[tuple[str, float]] = []  # which, and how often
-    for root, content, times in _documents(path, path.parent, above, left, copies):
+    for document, root, content, times in _documents(path, path.parent, above, left, copies):
         yield root, content, times
-        for element, often in _elements(root, path, times):
+        for element, often in _elements(root, document, times):
             if element.tag == "model":
-                models.append(element)
+                models.append((element, document))
             elif element.tag == "attach":
                 attached.append((element.get("model", ""), often))
-    for element in models:
+    for element, document in models:
         name = element.get("name")  # one without has that in its own file: any may be meant
         times = copies + sum(often for model, often in attached if name in (None, model))
-        found = _next(path, element, "attaches", [path.parent], above, left)
+        found = _next(document, element, "attaches", [document.parent], above, left)
         yield from _models(found, [*above, found.resolve()], left, times)
 
 
 def _documents(
     path: Path, folder: Path, above: list[Path], left: list[int], copies: float = 1.0
-) -> Iterator[tuple[ElementTree.Element, bytes, float]]:
-    """The XML file and those that it includes, parsed, and how often each is there. `above`: the files that led here.
+) -> Iterator[tuple[Path, ElementTree.Element, bytes, float]]:
+    """The XML file and those that it includes: path, parsed, bytes, how often. `above`: the files that led here.
 
     `folder` of the model. `left`: how many more are read, all of them together: files that include one another grow as
     a tree does.
@@ -227,7 +227,7 @@ def _documents(
         raise ValueError(
             f"{path}: it begins with <{root.tag[:40]}>, where MJCF has <mujoco> and URDF <robot>; convert it first"
         )
-    yield root, content, copies
+    yield path, root, content, copies
     for element, times in _elements(root, path, copies):
         if element.tag == "include":
             found = _next(path, element, "includes", [folder, path.parent], above, left)

@@ -1,27 +1,40 @@
 """What a stranger's rosbag2 may make of itself: rosbags unpacks what a file says, and asks SQLite what is in it.
 
 A database holds plain tables, no views nor generated columns, which would compute without end; what is packed becomes
-no more than it may be.
+no more than it may be. Packed files are unpacked here, so that their databases are looked at before rosbags opens them.
 """
 
 from __future__ import annotations
 
 import importlib
+import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
+from deploy.trust.text import printable
 from policies.datasets.features import DatasetError
 
 LARGEST = 1 << 28  # bytes of one message, unpacked
 CHUNK = 1 << 30  # and of a chunk of MCAP
 RATIO, AT_LEAST = 1000, 1 << 26  # a whole file, unpacked: so many times its own bytes, or this
+WHOLE, SPARE = 50_000_000_000, 1 << 30  # bytes of a whole bag, unpacked; what stays free on the disk then
+METADATA = 1 << 22  # bytes of metadata.yaml
+FRAMES = 1000  # of zstd or lz4, one after the other; recorders write one
 BLOCK = 1 << 20
-SQLITE, ZSTD = b"SQLite format 3\0", b"\x28\xb5\x2f\xfd"  # how such files begin
+SQLITE = b"SQLite format 3\0"  # how such files begin
 TABLES = ("messages", "topics", "schema", "metadata", "message_definitions")  # of rosbag2
+PLAIN = {  # how SQLite writes down what it made; it has no words for an index that a table brings along
+    "table": ("CREATE TABLE ",),
+    "index": ("CREATE INDEX ", "CREATE UNIQUE INDEX ", "None"),
+}
+SIGNS = "%?#"  # mean something in a URI, and rosbags opens a database by one that it does not quote
 
 
 def zstd() -> Any:
@@ -29,20 +42,59 @@ def zstd() -> Any:
     return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
-def check(path: Path) -> None:
-    """DatasetError for a bag (its folder, or one file of it) that must not be opened; files are read, not obeyed."""
-    for file in _files(path):
-        with file.open("rb") as content:
-            begins = content.read(len(SQLITE))
-        if begins == SQLITE:
-            _check_tables(file)
-        elif begins.startswith(ZSTD):
-            _check_packed(file)
+@contextmanager
+def opened(path: Path) -> Iterator[Path]:
+    """What rosbags opens of a bag (its folder, or one file of it): this, or a copy with its files unpacked.
+
+    DatasetError for a bag that must not be opened; other kinds for what is damaged. The copy is there until the end.
+    """
+    if not path.is_dir():
+        _check(path, path.suffix == ".mcap")
+        yield path
+        return
+    yaml = path / "metadata.yaml"
+    _check_name(yaml, True)
+    if yaml.stat().st_size > METADATA:
+        raise DatasetError(f"{yaml}: more than {METADATA >> 20} MB: no rosbag2 says so much of itself")
+    # By the parser that rosbags has, as another might find something else in it.
+    said = importlib.import_module("ruamel.yaml").YAML(typ="safe").load(yaml.read_text())["rosbag2_bagfile_information"]
+    files = [path / PurePath(name).name for name in said["relative_file_paths"]]
+    mcap = said["storage_identifier"] == "mcap"
+    if said.get("compression_mode", "").lower() != "file" or said.get("compression_format") != "zstd":
+        for file in files:
+            _check(file, mcap)
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as made:
+        copies = [Path(made, str(number)) for number in range(len(files))]
+        left = min(WHOLE, shutil.disk_usage(made).free - SPARE)
+        for file, copy in zip(files, copies, strict=True):
+            left -= _unpack(file, copy, left)
+            _check(copy, mcap)
+        said |= {"relative_file_paths": [copy.name for copy in copies], "compression_mode": "none"}
+        with Path(made, yaml.name).open("w") as content:
+            importlib.import_module("ruamel.yaml").YAML(typ="safe").dump({"rosbag2_bagfile_information": said}, content)
+        yield Path(made)
 
 
-def _files(path: Path) -> Iterator[Path]:
-    inside = sorted(path.iterdir()) if path.is_dir() else [path]
-    yield from (file for file in inside if file.is_file())
+def _check(file: Path, mcap: bool) -> None:
+    _check_name(file, mcap)
+    with file.open("rb") as content:
+        begins = content.read(len(SQLITE))
+    if begins == SQLITE:
+        _check_tables(file)
+
+
+def _check_name(file: Path, mcap: bool) -> None:
+    """Nor is it a pipe, which would be read without end."""
+    shown = printable(file, 300)
+    if not file.is_file():
+        raise DatasetError(f"{shown}: there is no such file")
+    if not mcap and any(sign in str(file) for sign in SIGNS):
+        raise DatasetError(
+            f"{shown}: a database whose path has one of {' '.join(SIGNS)} may be another for SQLite: rename it, in "
+            "metadata.yaml too"
+        )
 
 
 def _check_tables(file: Path) -> None:
@@ -54,40 +106,57 @@ def _check_tables(file: Path) -> None:
             columns = [row for name in TABLES for row in connection.execute(f"PRAGMA table_xinfo({name})")]
         finally:
             connection.close()
-    except (sqlite3.Error, ValueError):
-        return  # damaged: whoever reads it says so
-    plain = all(
-        kind in ("table", "index") and not str(sql).lstrip().upper().startswith("CREATE VIRTUAL")
-        for kind, _, sql in parts
-    )
+    except (sqlite3.Error, ValueError) as error:  # another SQLite reads it later, and may understand it
+        said = printable(error, 200)
+        raise DatasetError(f"{file}: its database is damaged, or none that rosbag2 writes: {said}") from None
+    plain = all(kind in PLAIN and str(sql).startswith(PLAIN[kind]) for kind, _, sql in parts)
     if not plain or any(hidden for *_, hidden in columns):
         raise DatasetError(
             f"{file}: its database computes what it holds (a view, trigger or the like): no rosbag2 does"
         )
 
 
-def _check_packed(file: Path) -> None:
-    most, made = max(RATIO * file.stat().st_size, AT_LEAST), 0
-    with zstd().open(file, "rb") as content:
-        while block := content.read(BLOCK):
-            made += len(block)
+def _unpack(file: Path, copy: Path, left: int) -> int:
+    """How many bytes it becomes, at most so many."""
+    _check_name(file, True)  # SQLite opens the copy
+    made, most, what = 0, max(RATIO * file.stat().st_size, AT_LEAST), printable(file, 300)
+    if left < most:
+        most, what = left, f"{what} (of at most {WHOLE / 1e9:g} GB a bag, {SPARE >> 30} GB free in TMPDIR)"
+    with file.open("rb") as content, copy.open("wb") as out:
+        for piece in _pieces(zstd().ZstdDecompressor, content, most, what):
+            made += out.write(piece)
+    return made
+
+
+def _pieces(make: Callable[[], Any], packed: BinaryIO, most: int, what: str) -> Iterator[bytes]:
+    """What was packed, all its frames, in pieces; DatasetError when it is more than so many bytes, or not whole."""
+    made, frames, data = 0, 0, packed.read(BLOCK)
+    if not data:
+        raise DatasetError(f"{what} is empty: nothing was packed")
+    while data:
+        one, frames = make(), frames + 1
+        if frames > FRAMES:
+            raise DatasetError(f"{what} was packed in more than {FRAMES} frames: no recorder does")
+        while not one.eof:
+            piece = one.decompress(data, max_length=BLOCK)
+            made += len(piece)
             if made > most:
-                raise DatasetError(f"{file}: it would unpack to more than {most >> 20} MB: no recording is so empty")
+                raise DatasetError(f"{what} unpacks to more than {max(most, 0) >> 20} MB")
+            yield piece
+            data = packed.read(BLOCK) if one.needs_input and not one.eof else b""
+            if one.needs_input and not one.eof and not data:
+                raise DatasetError(f"{what} is cut off: its packed bytes end too early")
+        data = one.unused_data or packed.read(BLOCK)
 
 
 def unpacked(data: bytes, most: int = LARGEST) -> bytes:
     """What was packed with zstd, at most so many bytes; DatasetError otherwise."""
-    made: bytes = zstd().ZstdDecompressor().decompress(bytes(data), max_length=most + 1)
-    if len(made) > most:
-        raise DatasetError(f"something in it unpacks to more than {most >> 20} MB")
-    return made
+    return b"".join(_pieces(zstd().ZstdDecompressor, BytesIO(data), most, "something in it"))
 
 
 def _unpacked_lz4(data: bytes, most: int) -> bytes:
-    made: bytes = importlib.import_module("lz4.frame").LZ4FrameDecompressor().decompress(data, max_length=most + 1)
-    if len(made) > most:
-        raise DatasetError(f"something in it unpacks to more than {most >> 20} MB")
-    return made
+    lz4 = importlib.import_module("lz4.frame").LZ4FrameDecompressor
+    return b"".join(_pieces(lz4, BytesIO(data), most, "something in it"))
 
 
 def unpackers() -> dict[str, Callable[[bytes, int], bytes]]:

@@ -213,8 +213,7 @@ def episodes(path: str, wanted: BagMap) -> Iterator[Recorded | int]:
     store = get_typestore(Stores.LATEST)
     clock = Clock(wanted, recording=not wanted.recording)
     try:
-        bag_bounds.check(Path(path))
-        with Reader(Path(path)) as bag:
+        with bag_bounds.opened(Path(path)) as place, Reader(place) as bag:
             packed = bag.compression_mode == "message"
             if packed:  # each is unpacked here
                 bag.storage.metadata = bag.storage.metadata._replace(compression_mode=None)

@@ -198,6 +198,44 @@ def test_a_model_that_attaches_itself_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
+ATTACHED = '<worldbody><frame><attach model="m" body="link" prefix="p"/></frame></worldbody>'
+INCLUDES = {"parts/i.xml": "parts/m.xml", "parts/inner/i.xml": "parts/inner/m.xml"}  # and the model that MuJoCo takes
+
+
+def includes_a_model(folder: Path, inside: str) -> str:
+    """A robot whose include, or the include of that, names m.xml."""
+    written(folder, '<mujoco><asset><model name="m" file="m.xml"/></asset></mujoco>', inside)
+    if inside != "parts/i.xml":
+        written(folder, f'<mujoco><include file="{inside.removeprefix("parts/")}"/></mujoco>', "parts/i.xml")
+    return written(folder, ARM.replace("</mujoco>", f'<include file="parts/i.xml"/>{ATTACHED}</mujoco>'))
+
+
+@pytest.mark.parametrize(("inside", "taken"), INCLUDES.items())
+def test_a_model_stands_beside_the_file_that_names_it(tmp_path: Path, inside: str, taken: str) -> None:
+    path = includes_a_model(tmp_path, inside)
+    written(tmp_path, body("<site/>"), taken)
+    alone = load(path)
+    assert alone.model.nsite == load("simple_arm").model.nsite + 1
+    for other in {"m.xml", "parts/m.xml"} - {taken}:
+        written(tmp_path, body("<site/><site/>"), other)
+    assert load(path).sha256 == alone.sha256
+    written(tmp_path, body("<site/>") + "\n", taken)
+    assert load(path).sha256 != alone.sha256
+    written(tmp_path, body('<replicate count="20000"><site/></replicate>'), taken)
+    with pytest.raises(ValueError, match="make more than 10000 copies"):
+        load(path)
+
+
+@pytest.mark.parametrize(("inside", "taken"), INCLUDES.items())
+def test_a_model_that_attaches_itself_is_refused_in_an_include_too(tmp_path: Path, inside: str, taken: str) -> None:
+    path = includes_a_model(tmp_path, inside)
+    for name in ("m.xml", "parts/m.xml"):
+        written(tmp_path, body(""), name)
+    written(tmp_path, body("", '<asset><model name="m" file="m.xml"/></asset>'), taken)
+    with pytest.raises(ValueError, match=r"attaches 'm.xml', which leads back to it"):
+        load(path)
+
+
 def test_ordinary_sizes_are_no_large_model(tmp_path: Path) -> None:
     made = """<size nuser_body="4" nkey="3"/>
     <asset><texture name="s" type="skybox" builtin="gradient" width="512" height="3072"/>

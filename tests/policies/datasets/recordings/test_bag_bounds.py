@@ -1,7 +1,11 @@
 """Bags of strangers that would compute or unpack without end are refused; packed ones of rosbag2's are read."""
 
+import os
+import shutil
 import sqlite3
+import struct
 
+import apsw
 import lz4.frame
 import numpy as np
 import pytest
@@ -70,6 +74,77 @@ def test_a_database_that_computes_is_refused(tmp_path, sql):
             read(tmp_path, path)
 
 
+def compute(file, sql):
+    """A view of a bag's database in words that only the SQLite of rosbags may know."""
+    database = apsw.Connection(str(file))
+    database.execute("DROP TABLE schema")
+    database.execute(sql)
+    database.close()
+
+
+def test_a_packed_database_that_computes_is_refused(tmp_path):
+    folder = commands(tmp_path / "bag", CompressionMode.FILE)
+    (file,) = folder.glob("*.zstd")
+    plain = tmp_path / "plain.db3"
+    plain.write_bytes(bag_bounds.zstd().decompress(file.read_bytes()))
+    compute(plain, "CREATE VIEW schema AS SELECT 4 AS schema_version")
+    file.write_bytes(bag_bounds.zstd().compress(plain.read_bytes()))
+    with pytest.raises(DatasetError, match="its database computes what it holds"):
+        read(tmp_path, folder)
+
+
+def test_a_database_that_only_a_newer_sqlite_understands_is_refused(tmp_path):
+    folder = commands(tmp_path / "bag")
+    (file,) = folder.glob("*.db3")
+    compute(file, "CREATE VIEW schema AS SELECT 4 AS schema_version, group_concat(1 ORDER BY 1) AS all_of_them")
+    with pytest.raises(DatasetError, match="its database (computes|is damaged)"):
+        read(tmp_path, folder)
+
+
+def test_a_view_that_calls_itself_a_table_is_refused(tmp_path):
+    folder = commands(tmp_path / "bag")
+    (file,) = folder.glob("*.db3")
+    compute(file, "CREATE VIEW schema AS SELECT 4 AS schema_version")
+    with sqlite3.connect(file) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET type = 'table' WHERE name = 'schema'")
+    database.close()
+    with pytest.raises(DatasetError, match="its database (computes|is damaged)"):
+        read(tmp_path, folder)
+
+
+@pytest.mark.parametrize("sign", ["%2F", "?x=", "#"])
+def test_a_name_that_sqlite_reads_as_another_is_refused(tmp_path, sign):
+    """The file of that name is plain; what SQLite opens is not."""
+    folder = commands(tmp_path / "bag")
+    (file,) = folder.glob("*.db3")
+    decoy = file.with_name(f"sub{sign}e.db3")
+    shutil.copy(file, decoy)
+    (folder / "sub").mkdir()
+    compute(shutil.copy(file, folder / "sub/e.db3"), "CREATE VIEW schema AS SELECT 4 AS schema_version")
+    said = folder / "metadata.yaml"
+    said.write_text(said.read_text().replace("bag.db3", f"'{decoy.name}'"))
+    for path in (folder, decoy):
+        with pytest.raises(DatasetError, match=r"a database whose path has one of % \? # may be another"):
+            read(tmp_path, path)
+
+
+def test_what_a_bag_says_of_itself_is_bounded(tmp_path, monkeypatch):
+    folder = commands(tmp_path / "bag")
+    (file,) = folder.glob("*.db3")
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DatasetError, match=r"bag.db3: there is no such file"):
+        read(tmp_path, folder)
+    monkeypatch.setattr(bag_bounds, "METADATA", 100)
+    with pytest.raises(DatasetError, match="no rosbag2 says so much of itself"):
+        read(tmp_path, folder)
+
+
+def test_a_bag_of_mcap_may_be_called_as_it_likes(tmp_path):
+    assert read(tmp_path, commands(tmp_path / "run#3 50%", storage=StoragePlugin.MCAP))
+
+
 def test_a_message_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(bag_bounds.unpacked, "__defaults__", (1 << 20,))
     folder = commands(tmp_path / "bag", CompressionMode.MESSAGE)
@@ -86,8 +161,64 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
     folder = commands(tmp_path / "bag", CompressionMode.FILE)
     (file,) = folder.glob("*.zstd")
     file.write_bytes(bag_bounds.zstd().compress(bytes(1 << 24)))
-    with pytest.raises(DatasetError, match="would unpack to more than 1 MB"):
+    with pytest.raises(DatasetError, match="unpacks to more than 1 MB"):
         read(tmp_path, folder)
+
+
+SKIPPED = struct.pack("<II", 0x184D2A50, 4) + b"none"  # a frame that holds nothing
+
+
+def test_a_file_is_held_to_its_size_however_it_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(bag_bounds, "AT_LEAST", 1 << 20)
+    folder = commands(tmp_path / "bag", CompressionMode.FILE)
+    (file,) = folder.glob("*.zstd")
+    whole = file.read_bytes()
+    file.write_bytes(SKIPPED + whole)
+    assert read(tmp_path, folder)
+    file.write_bytes(SKIPPED + bag_bounds.zstd().compress(bytes(1 << 24)))
+    with pytest.raises(DatasetError, match="unpacks to more than 1 MB"):
+        read(tmp_path, folder)
+    file.write_bytes(whole[:-3])
+    with pytest.raises(DatasetError, match="is cut off"):
+        read(tmp_path, folder)
+
+
+@pytest.mark.parametrize("limit", ["WHOLE", "SPARE"])
+def test_a_bag_fills_no_disk(tmp_path, monkeypatch, limit):
+    """Of its own size it may be; all its files together are too large, or leave the disk too little."""
+    folder = commands(tmp_path / "bag", CompressionMode.FILE)
+    (file,) = folder.glob("*.zstd")
+    size = len(bag_bounds.zstd().decompress(file.read_bytes()))
+    shutil.copy(file, folder / "more.db3.zstd")
+    said = folder / "metadata.yaml"
+    said.write_text(said.read_text().replace("- bag.db3.zstd", "- bag.db3.zstd\n  - more.db3.zstd", 1))
+    assert read(tmp_path, folder)
+    free = bag_bounds.shutil.disk_usage(tmp_path)._replace(free=3 * size)
+    monkeypatch.setattr(bag_bounds.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(bag_bounds, "SPARE", 0)
+    assert read(tmp_path, folder)
+    monkeypatch.setattr(bag_bounds, limit, 3 * size // 2)
+    with pytest.raises(DatasetError, match=r"more.db3.zstd \(of at most .* unpacks to more than"):
+        read(tmp_path, folder)
+
+
+@pytest.mark.parametrize("packing", ["zstd", "lz4"])
+def test_packed_bytes_are_read_to_their_end(packing):
+    pack = bag_bounds.zstd().compress if packing == "zstd" else lz4.frame.compress
+    unpack = bag_bounds.unpackers()[packing]
+    content = bytes(range(256)) * 10_000
+    one = pack(content)
+    assert unpack(one, len(content)) == content
+    assert unpack(one + SKIPPED + one, 2 * len(content)) == 2 * content
+    with pytest.raises(DatasetError, match="something in it unpacks to more than"):
+        unpack(one + one, 2 * len(content) - 1)
+    with pytest.raises(DatasetError, match="more than 1000 frames"):
+        unpack(1001 * pack(b""), 1)
+    for cut in (one[:-3], one[:5], one + one[:-3]):
+        with pytest.raises(DatasetError, match="is cut off"):
+            unpack(cut, 1 << 30)
+    with pytest.raises(DatasetError, match="is empty"):
+        unpack(b"", 1)
 
 
 @pytest.mark.parametrize("packing", ["zstd", "lz4"])
