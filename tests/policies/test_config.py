@@ -162,7 +162,12 @@ def test_bad_words_give_a_short_error(monkeypatch, capsys, tmp_path, bad, flags)
 @pytest.mark.parametrize("value", ["-1", "0.0", "nan", "inf"])
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [("apg", "learning_rate"), ("sac", "learning_rate"), ("rlpd", "base.eyes.learning_rate"), ("student", "practice_rate")],
+    [
+        ("apg", "learning_rate"),
+        ("sac", "learning_rate"),
+        ("rlpd", "base.eyes.learning_rate"),
+        ("student", "practice_rate"),
+    ],
 )
 def test_a_learning_rate_by_which_nothing_is_learned(algorithm, name, value):
     said = f"algorithm={algorithm}: algorithm.{name} must be positive and finite, got"
