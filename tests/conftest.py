@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable
 from typing import Any
 
 import hypothesis
@@ -24,10 +24,17 @@ hypothesis.settings.load_profile("sim2metal")
 gc.disable()  # until all tests are there: to look at what stays anyway took a third of the time of collecting them
 
 
-def pytest_collection_finish() -> None:
-    """What there is now is looked at no more: two million objects, a second each time."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What there is then is looked at no more: two million objects, a second each time.
+
+    It is called in every process, also in one that lets xdist's workers collect, and also if collecting fails.
+    """
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup() -> None:

@@ -1,7 +1,7 @@
 """`make test`: what may run side by side, on all cores; and what is timed against the clock, one by one.
 
-`python tests/stages.py [all] [WORDS FOR PYTEST]`; `all` means the long ones, too. What failed in both is named in the
-end, and the last line, which has the form of pytest's, adds them up.
+`python tests/stages.py [all] [WORDS FOR PYTEST]`; `all` means the long ones, too. What failed in any stage is named
+in the end, and the last line, which has the form of pytest's, adds them up.
 
 What is timed mostly waits. Where the system has an idle class (Linux), the others fill that time: there they get a core
 only while nothing that is timed wants it. Of what is timed, those marked `waits` take little of a core and run beside
@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ FAILURE = re.compile(r"(?:FAILED|ERROR) (.+?)(?: - .*)?")
 MOST = 8  # workers; each takes 1 GB and more, and files stay together
 TESTS_FAILED, NONE_SELECTED = 1, 5  # pytest's exit statuses; one of the stages may have none of the given tests
 FEW = 3  # timed tests that fail; more of them are no accident
+COMPILE_WAIT = "SIM2METAL_COMPILE_WAIT_S"  # `sim.engines.vector.blocks.WAIT`; importing it would take a second
 SIDE_BY_SIDE, TIMED, WAITING = "side by side", "timed", "timed, waiting"
 
 
@@ -62,11 +63,16 @@ def watched(
     counts: Counter[str],
     failures: list[str],
     show: Callable[[str], None] = shown,
+    hurried: bool = False,
     idle: bool = False,
 ) -> int:
-    """Run it, show what it prints, and add what its summary says; its exit status. `idle`: on time nobody wants."""
+    """Run it, show what it prints, and add what its summary says; its exit status. `idle`: on time nobody wants.
+
+    `hurried`: it waits for no process that compiles the same kernel, which may be idle and hold it for minutes.
+    """
     closed, line = False, "\n"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+    environment = {**os.environ, COMPILE_WAIT: "0"} if hurried else None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment) as process:
         assert process.stdout is not None
         if idle:  # before it begins workers, which inherit it
             os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
@@ -122,7 +128,7 @@ class Stage:
     def run(self, show: Callable[[str], None] = shown, idle: bool = False) -> None:
         """Once."""
         show(f"== {self.name}\n")
-        self.status = watched(self.command, self.counts, self.failures, show, idle)
+        self.status = watched(self.command, self.counts, self.failures, show, self.name != SIDE_BY_SIDE, idle)
 
 
 def run(first: Stage, timed: list[Stage], beside: bool) -> None:
@@ -131,10 +137,14 @@ def run(first: Stage, timed: list[Stage], beside: bool) -> None:
         kept: list[list[str]] = [[] for _ in timed]
         with ThreadPoolExecutor(len(timed)) as others:
             running = [others.submit(stage.run, lines.append) for stage, lines in zip(timed, kept, strict=True)]
-            first.run(idle=True)
-            for one, lines in zip(running, kept, strict=True):
+            try:
+                first.run(idle=True)
+            finally:
+                for one, lines in zip(running, kept, strict=True):
+                    wait([one])
+                    shown("".join(lines))
+            for one in running:
                 one.result()
-                shown("".join(lines))
     else:
         for stage in (first, *timed):
             stage.run()

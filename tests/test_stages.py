@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from sim.engines.vector.blocks import WAIT
 from tests import stages
 
 SETTINGS = """[pytest]
@@ -23,10 +25,10 @@ MARKED = "import pytest\n\n@pytest.mark.{1}\n"
 
 @pytest.fixture
 def staged(tmp_path):
-    """Runs files of tests in both stages: (exit status, the last line, all lines)."""
+    """Runs files of tests in their stages: (exit status, the last line, all lines)."""
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # four processes that start quickly
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # processes that start quickly
 
     def run(files, *words):
         for name, content in files.items():
@@ -40,7 +42,7 @@ def staged(tmp_path):
     return run
 
 
-def test_both_stages_are_counted_and_what_fails_is_named(staged):
+def test_all_stages_are_counted_and_what_fails_is_named(staged):
     status, last, lines = staged(
         {
             "a": PASSES.format("one") + FAILS.format("two"),
@@ -106,6 +108,7 @@ import os
 
 def test_what_is_idle():
     assert os.sched_getscheduler(0) == {0}
+    assert os.environ.get({1!r}) == {2!r}  # no compiler with time to spare is waited for
 """
 
 
@@ -113,8 +116,8 @@ def test_what_is_idle():
 @pytest.mark.skipif(not stages.may_run_beside(os.cpu_count() or 1), reason="nothing runs beside")
 def test_what_is_timed_has_the_cores_whenever_it_wants_them(staged):
     asks = (
-        ASKS.format("os.SCHED_IDLE"),
-        ASKS.format(os.sched_getscheduler(0)).replace("def", MARKED.format("", "timed") + "def"),
+        ASKS.format("os.SCHED_IDLE", WAIT, os.environ.get(WAIT)),
+        ASKS.format(os.sched_getscheduler(0), WAIT, "0").replace("def", MARKED.format("", "timed") + "def"),
     )
     status, last, lines = staged(dict(zip("ab", asks, strict=True)))
     assert status == 0 and last.strip("=").startswith(" 2 passed in ")
@@ -127,6 +130,22 @@ def test_one_stage_follows_the_other_where_nothing_may_run_beside(monkeypatch, c
     monkeypatch.setattr(stages, "watched", lambda command, *_: told.append((command, _[-1])) or 0)
     stages.run(first, [second], beside=False)
     assert told == [(["one"], False), (["two"], False)] and capsys.readouterr().out == "== one\n== two\n"
+
+
+@pytest.mark.parametrize("breaks", ["one", "three"])
+def test_what_the_others_printed_is_shown_also_where_one_breaks(monkeypatch, capsys, breaks):
+    def watched(command, counts, failures, show, *_):
+        if command == [breaks]:
+            raise OSError("no more processes")
+        show(f"said by {command[0]}\n")
+        return 0
+
+    monkeypatch.setattr(stages, "watched", watched)
+    first, *timed = (stages.Stage(name, [name]) for name in ("one", "two", "three", "four"))
+    with pytest.raises(OSError, match="no more processes"):
+        stages.run(first, timed, beside=True)
+    shown = capsys.readouterr().out
+    assert all((f"said by {name}\n" in shown) == (name != breaks) for name in ("one", "two", "three", "four"))
 
 
 def test_a_stage_without_tests_has_not_failed():
@@ -192,3 +211,19 @@ def test_the_closing_line_is_like_pytests():
     counts = Counter(passed=3, failed=1, skipped=2)
     assert stages.closing_line(counts, 61.5).strip("=") == " 1 failed, 3 passed, 2 skipped in 61.50s (0:01:01) "
     assert stages.CLOSING.fullmatch(stages.closing_line(Counter(passed=3), 3.0))[1] == "3 passed"
+
+
+def test_the_garbage_collector_is_off_while_tests_are_collected_only(tmp_path):
+    """Also in the process whose xdist workers collect."""
+    conftest = Path(__file__).with_name("conftest.py").read_text()
+    (tmp_path / "conftest.py").write_text(
+        conftest + "\n\ndef pytest_unconfigure():\n    print('on:', gc.isenabled())\n"
+    )
+    (tmp_path / "test_on.py").write_text(
+        "import gc\n\nOFF = not gc.isenabled()\n\ndef test_on():\n    assert OFF and gc.isenabled()\n"
+    )
+    for words in ([], ["-p", "xdist", "-n", "1"]):
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *words, "."]
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "on: True" in done.stdout and "1 passed" in done.stdout, done.stdout

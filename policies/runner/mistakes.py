@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Iterable
@@ -53,9 +54,18 @@ def unknown(kind: str, name: str, choices: Iterable[str], where: str = "") -> st
 
 
 def learnable(group: str, config: Any) -> Any:
-    """The settings of a task or an algorithm; SettingsError for a learning rate by which nothing can be learned."""
+    """The settings of a task or an algorithm; SettingsError for a learning rate by which nothing can be learned.
+
+    The final one may be 0, where it is not reached exponentially, which algorithms check themselves.
+    """
     for name, value in vars(config).items():
-        if name.endswith("learning_rate") and isinstance(value, float) and not 0.0 < value < math.inf:
+        if dataclasses.is_dataclass(value):
+            learnable(f"{group}.{name}", value)
+        if not name.endswith("learning_rate") or not isinstance(value, float):
+            continue
+        if name == "final_learning_rate" and not 0.0 <= value < math.inf:
+            raise SettingsError(f"{group}.{name} must not be negative, and finite, got {value:g}")
+        if name != "final_learning_rate" and not 0.0 < value < math.inf:
             raise SettingsError(f"{group}.{name} must be positive and finite, got {value:g}")
     return config
 

@@ -160,13 +160,37 @@ def test_bad_words_give_a_short_error(monkeypatch, capsys, tmp_path, bad, flags)
 
 
 @pytest.mark.parametrize("value", ["-1", "0.0", "nan", "inf"])
-@pytest.mark.parametrize("name", ["learning_rate", "final_learning_rate"])
-@pytest.mark.parametrize("algorithm", ["apg", "sac"])
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        ("apg", "learning_rate"),
+        ("sac", "learning_rate"),
+        ("rlpd", "base.eyes.learning_rate"),
+        ("student", "practice_rate"),
+    ],
+)
 def test_a_learning_rate_by_which_nothing_is_learned(algorithm, name, value):
-    with pytest.raises(
-        SettingsError, match=f"algorithm={algorithm}: algorithm.{name} must be positive and finite, got"
-    ):
+    said = f"algorithm={algorithm}: algorithm.{name} must be positive and finite, got"
+    if name == "practice_rate":  # of its own check
+        said = "practice_rate > 0, finite, and"
+    with pytest.raises(SettingsError, match=said):
         compose([f"algorithm={algorithm}", f"algorithm.{name}={value}"])
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf"])
+@pytest.mark.parametrize(
+    ("algorithm", "name"), [("apg", "final_learning_rate"), ("sac", "final_learning_rate"), ("ppo", "alone_rate")]
+)
+def test_a_final_learning_rate_that_is_none(algorithm, name, value):
+    said = f"algorithm={algorithm}: algorithm.{name} must not be negative, and finite, got"
+    with pytest.raises(SettingsError, match=said):
+        compose([f"algorithm={algorithm}", f"algorithm.{name}={value}"])
+
+
+def test_a_cosine_ends_well_at_zero_and_an_exponential_does_not():
+    assert compose(["algorithm=sac", "algorithm.final_learning_rate=0"]).algorithm_config.final_learning_rate == 0.0
+    with pytest.raises(SettingsError, match="algorithm=apg: algorithm.final_learning_rate is reached exponentially"):
+        compose(["algorithm=apg", "algorithm.final_learning_rate=0"])
 
 
 def test_a_module_that_is_half_written_is_named(monkeypatch, tmp_path):

@@ -71,6 +71,8 @@ class ApgConfig:
             raise ValueError("algorithm.updates, window, num_envs and episode_windows must be at least 1")
         if self.num_envs % LANES:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
+        if self.final_learning_rate == 0.0:
+            raise ValueError("algorithm.final_learning_rate is reached exponentially: it must be positive, got 0")
 
     def rate(self, update: int) -> float:
         """The learning rate of that update."""

@@ -11,6 +11,7 @@ networks and GPUs. Both learn perceptrons, and gated units that remember.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,8 +107,8 @@ class PpoConfig:
                 "needs 0 <= algorithm.final_imitation <= imitation, got "
                 f"{self.final_imitation:g} and {self.imitation:g}"
             )
-        if self.alone_rate < 0.0:
-            raise ValueError(f"algorithm.alone_rate must not be negative, got {self.alone_rate:g}")
+        if not 0.0 <= self.alone_rate < math.inf:
+            raise ValueError(f"algorithm.alone_rate must not be negative, and finite, got {self.alone_rate:g}")
         if not (0.0 <= self.guided <= 1.0 and 0.0 <= self.alone <= 1.0):
             raise ValueError(
                 f"algorithm.guided and alone are shares of the training, 0..1, got {self.guided:g} and {self.alone:g}"

@@ -96,9 +96,9 @@ class StudentConfig(PpoConfig):
             )
         if self.bound:
             raise ValueError("algorithm.bound is ppo's: a student's practice has algorithm.practice_bound")
-        if self.practice_steps < 0 or self.practice_rate <= 0.0 or not 0.0 <= self.practice_bound <= 2.0:
+        if self.practice_steps < 0 or not 0.0 < self.practice_rate < np.inf or not 0.0 <= self.practice_bound <= 2.0:
             raise ValueError(
-                "needs algorithm.practice_steps >= 0, practice_rate > 0 and practice_bound within 0..2, got "
+                "needs algorithm.practice_steps >= 0, practice_rate > 0, finite, and practice_bound within 0..2, got "
                 f"{self.practice_steps}, {self.practice_rate:g} and {self.practice_bound:g}"
             )
         if self.snapshots < 0 or (self.snapshots and self.network != "gru"):

@@ -30,7 +30,8 @@ from sim.engines.vector.simd import LANES
 # round differently in the code that it runs at once and in the code that it caches, and a seed must decide the result.
 FASTMATH = {"contract", "nsz", "arcp"}
 OPTIONS: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy"}
-PATIENCE = 120.0  # s for another process that compiles the same; then it may have been stopped
+WAIT = "SIM2METAL_COMPILE_WAIT_S"  # environment: the longest wait for another process that compiles the same
+PATIENCE = 120.0  # s, without it; then the other may have been stopped
 
 
 def _cache_folder() -> Path:
@@ -65,7 +66,8 @@ def kernel(function: Any) -> Any:
     Of processes that want it at the same time one compiles it, and the others take it from the disk.
     """
     made = njit(cache=True, nogil=True, **OPTIONS)(function)
-    made.compile = _one_by_one(made.compile, f"{function.__module__}.{function.__qualname__}")
+    if hasattr(made, "compile"):  # NUMBA_DISABLE_JIT=1 leaves the function as it is
+        made.compile = _one_by_one(made.compile, f"{function.__module__}.{function.__qualname__}")
     return made
 
 
@@ -81,9 +83,22 @@ def _one_by_one(compiled: Callable[[Any], Any], name: str) -> Callable[[Any], An
     return compiled_alone
 
 
+def _patience() -> float:
+    """Seconds; ValueError where the environment says what is none."""
+    told = os.environ.get(WAIT, "").strip()
+    try:
+        found = float(told or PATIENCE)
+    except ValueError:
+        found = -1.0
+    if not found >= 0.0:
+        raise ValueError(f"{WAIT}={told!r} in the environment is no number of seconds; 0 waits for nobody")
+    return found
+
+
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
     """Hold this lock among processes with the same cache; go without one where there is none."""
+    patience = _patience()
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError):  # Windows; a folder that cannot be written or has no locks
             import fcntl
@@ -91,10 +106,12 @@ def _locked(name: str) -> Iterator[None]:
             folder = Path(config.CACHE_DIR)
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.lock"
-            file, end = held.enter_context(path.open("wb")), time.monotonic() + PATIENCE
-            while time.monotonic() < end:
+            file, end = held.enter_context(path.open("wb")), time.monotonic() + patience
+            while True:
                 with contextlib.suppress(BlockingIOError):
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which no child inherits
+                    break
+                if time.monotonic() >= end:
                     break
                 time.sleep(0.02)
         yield

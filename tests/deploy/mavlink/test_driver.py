@@ -1,8 +1,6 @@
 """driver=mavlink against the simulated vehicle, over UDP: flights, faults, pilots, refusals."""
 
 import math
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -264,21 +262,6 @@ def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lo
         else:
             assert "nobody heard that its motors are off" in driver.report()[-1]
             assert 10 < len(asked) < 30 and asked[-1] - asked[0] < 3.5
-
-
-def test_what_is_killed_lands_by_the_vehicles_own_failsafe(policy: PolicyFile):
-    with served() as simulation:
-        uri = simulation.config.uri.replace("udpout", "udpin")
-        command = [sys.executable, "-m", "deploy.run", "policy=quad_any", "driver=mavlink", f"uri={uri}", "height=0.5"]
-        program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            assert settles(lambda: simulation.autopilot.setpoint and simulation.autopilot.setpoint[1] == "rates", 90.0)
-        finally:
-            program.kill()
-            program.wait()
-        assert settles(lambda: simulation.autopilot.mode == px4.LAND, 5.0)
-        assert settles(lambda: not simulation.autopilot.armed)
-        assert simulation.autopilot.state.position[2] < 0.05
 
 
 def test_a_vehicle_that_cannot_be_armed_says_why(policy: PolicyFile):

@@ -212,7 +212,6 @@ def started(policy, log):
 
 
 @pytest.mark.timed
-@pytest.mark.waits
 def test_the_log_of_a_killed_controller_is_whole(policy, tmp_path):
     log = tmp_path / "f.mcap"
     process = started(policy, log)
@@ -228,7 +227,6 @@ def test_the_log_of_a_killed_controller_is_whole(policy, tmp_path):
 
 
 @pytest.mark.timed
-@pytest.mark.waits
 def test_sigterm_ends_the_flight_and_finishes_the_log(policy, tmp_path):
     log = tmp_path / "f.mcap"
     process = started(policy, log)

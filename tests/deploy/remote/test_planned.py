@@ -350,7 +350,6 @@ def test_whose_plans_are_not_to_be_had(tmp_path):
 
 
 @pytest.mark.timed
-@pytest.mark.waits
 def test_a_planner_of_its_own_flies_an_arm_told_in_words(tmp_path, capfd):
     file, log = obedient(tmp_path / "told.onnx"), tmp_path / "flight.mcap"
     words = [f"policy={file.path}", "server=process", "instruction=stop", "real_time=true", "seconds=2", "blend=2"]
@@ -372,7 +371,6 @@ def running(process):
 
 
 @pytest.mark.timed
-@pytest.mark.waits
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_planner_ends_with_the_robot_s_process(file, end):
     code = (

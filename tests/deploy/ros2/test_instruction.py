@@ -14,7 +14,7 @@ from deploy.ros2.node.subscriptions import latched_quality
 from tests.deploy.ros2.bench import ACTIVATE, CONFIGURE, DEACTIVATE, GENTLE, Graph, graph, ros_arguments, spawn
 from tests.deploy.told_policy import obedient
 
-pytestmark = [pytest.mark.timed, pytest.mark.waits]
+pytestmark = pytest.mark.timed
 
 REACH = {"task": "arm_reach"}
 

@@ -1,16 +1,18 @@
 """PPO and what it is made of: advantages, distributions, normalisers; exact resume; learning."""
 
 import math
+from types import FunctionType
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.learning.buffers import RolloutBuffer, advantages
-from policies.learning.fused import parallel, rollout
+from policies.learning.fused import parallel, work_queue
 from policies.learning.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, moments, squashed_sample
 from policies.runner import checkpoint
 from sim import tasks
@@ -169,8 +171,21 @@ def test_threads_change_no_result():
     assert run(one, 2) == run(two, 2) == run(four, 2)
     for more in (two, four):
         np.testing.assert_array_equal(one.path.actor.net.weights, more.path.actor.net.weights)
-    for called in (rollout.play, parallel.value, parallel.improve):  # helpers call them as the first thread does
-        assert called.signatures and "Literal" not in str(called.signatures)
+
+
+def test_helpers_call_what_is_compiled_for_the_first_thread():
+    """Constants among the arguments would be types of their own. Toys, as what is on the disk hides what was called."""
+    called = {
+        "improve": njit(lambda queue, leads, bounds, steps, rate, clip, least, w, actor, critic, scratches: True),
+        "value": njit(lambda queue, leads, count, w, scratch: True),
+        "play": njit(lambda queue, leads, flight, scratch: True),
+    }
+    helper = njit(FunctionType(parallel.help.py_func.__code__, {**vars(parallel), **called}))
+    queue, some = work_queue.empty(), np.zeros(1)
+    queue[work_queue.STOPPED] = 1
+    helper(queue, some, some, some, some, (some, some))
+    for toy in called.values():
+        assert toy.signatures and "Literal" not in str(toy.signatures)
 
 
 @given(seed=st.integers(0, 10_000))

@@ -25,7 +25,7 @@ from policies.teleop.session import EndEffectorControl, Settings, teleoperate
 from sim.tasks import make
 from tests.policies.toy_reach import ToyReach
 
-pytestmark = [pytest.mark.timed, pytest.mark.waits]
+pytestmark = pytest.mark.timed
 
 TOY = "tests.policies.toy_reach:ToyReach"
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,8 +15,9 @@ from policies.evaluate import evaluate
 from policies.models.export import export
 from policies.runner.config import compose
 from sim.env import NoExpertError, conditions_of, make_env
-from sim.experts.gates import planned
+from sim.experts.gates import follow, planned
 from sim.rollout import rollout
+from sim.rotations import rotation_matrices
 from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
 from sim.tasks.abilities import baselines_of, judged
@@ -275,10 +276,37 @@ def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_plann
     np.testing.assert_allclose(position, found.at(when)[0], atol=0.12)
     np.testing.assert_allclose(np.gradient(position, EVERY, axis=0)[1:-1], velocity[1:-1], atol=0.3)
     np.testing.assert_allclose(np.gradient(velocity, EVERY, axis=0)[LEAD + 1 : -1], push[1 : -LEAD - 1], atol=3.0)
-    np.testing.assert_allclose(np.gradient(push, EVERY, axis=0)[1:-1], jerk[1:-1], atol=1e-2)
+    bends = np.diff(velocity, 2, axis=0) / EVERY**2  # around each sample but the first and the last
+    told = jerk[1 : -1 - LEAD]
+    assert np.abs(bends[LEAD:] - told).mean() < 0.3 * np.abs(told).mean()
 
     changes = [np.linalg.norm(np.diff(a, axis=0), axis=1).max() for a in (push, found.at(when)[2])]  # per sample
     assert changes[0] < 0.3 * changes[1]
+
+
+@pytest.mark.parametrize(("axis", "sign"), [(0, 1.0), (0, -1.0), (1, 1.0), (1, -1.0)])
+def test_the_thrust_turns_to_where_the_jerk_points(axis: int, sign: float):
+    """Level, at rest, where it is to be, and its nose toward the gate: only the jerk is left, and what it asks for."""
+    task = make("quad_gate_race", reference=True, **FEW)
+    jerk = np.zeros(3)
+    jerk[axis] = 20.0 * sign  # m/s^3, of forward, left, up
+    level = {
+        "rotation": np.eye(3).reshape(1, 9),
+        "next_gate": np.tile([5.0, 0.0, 0.0], 4)[None],
+        "reference": np.concatenate([np.zeros(9), jerk])[None],
+        "rotor_speed": np.full((1, 4), task.robot.hover_command),
+        **{name: np.zeros((1, 3)) for name in ("position", "linear_velocity", "angular_velocity")},
+    }
+    env = make_env(task, 1, 0)
+    env.reset(range(1), range(1))
+    state = {"position": np.array([[0.0, 0.0, 9.0]]), "quaternion": np.array([[1.0, 0.0, 0.0, 0.0]])}
+    state |= {"linear_velocity": np.zeros((1, 3)), "rotor_speed": level["rotor_speed"]}
+    env.vehicles.reset(None, {name: np.asarray(value, np.float32) for name, value in state.items()})
+    command = follow(task, level)
+    for _ in range(5):  # rotors lag
+        env.step(command)
+    up = rotation_matrices(np.asarray(env.vehicles.read("quaternion"), np.float64))[0, :, 2]
+    assert sign * up[axis] > 1e-4
 
 
 def test_at_half_the_pace_the_same_way_takes_twice_as_long():

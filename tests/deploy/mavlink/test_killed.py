@@ -1,0 +1,27 @@
+"""driver=mavlink in a program of its own, which is killed in the air."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pymavlink")
+
+from deploy.mavlink import px4
+from tests.deploy.mavlink.bench import served, settles
+
+
+@pytest.mark.timed
+def test_what_is_killed_lands_by_the_vehicles_own_failsafe():
+    with served() as simulation:
+        uri = simulation.config.uri.replace("udpout", "udpin")
+        command = [sys.executable, "-m", "deploy.run", "policy=quad_any", "driver=mavlink", f"uri={uri}", "height=0.5"]
+        program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            assert settles(lambda: simulation.autopilot.setpoint and simulation.autopilot.setpoint[1] == "rates", 90.0)
+        finally:
+            program.kill()
+            program.wait()
+        assert settles(lambda: simulation.autopilot.mode == px4.LAND, 5.0)
+        assert settles(lambda: not simulation.autopilot.armed)
+        assert simulation.autopilot.state.position[2] < 0.05
