@@ -320,7 +320,9 @@ def test_a_vehicle_that_says_no_parameters_is_flown_with_notes(policy: PolicyFil
 def test_a_hover_thrust_that_is_no_number_is_not_flown(policy: PolicyFile):
     with served() as simulation:
         simulation.config.hover_thrust = math.nan
-        assert "its MPC_THR_HOVER is nan: give hover_thrust=SHARE" in run_failing(policy, driver_for(simulation, policy))
+        assert "its MPC_THR_HOVER is nan: give hover_thrust=SHARE" in run_failing(
+            policy, driver_for(simulation, policy)
+        )
 
 
 def test_nobody_there(policy: PolicyFile):
