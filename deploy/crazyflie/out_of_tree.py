@@ -28,6 +28,7 @@ from deploy.crazyflie.guard import (
     SINKING,
     STOPPED,
     TAKING_OVER,
+    TICK,
     Guard,
     Landing,
     Seen,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 Shares = tuple[float, float, float, float]  # of the largest force, per rotor
 NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
 OLDEST = 0.2  # s, of a set point; then the PID controller takes over
+STANDS = 0.5  # s for which a thrust curve that is not near has to stand, before it is put right
 BIT_OF_MODE, BIT_OF_CURVE = 31, 30  # of `replaced`
 CURVE = tuple(f"policy.thrust{k}" for k in range(3))
 
@@ -67,6 +69,7 @@ class OutOfTree:
         self.guard, self.replaced, self.age = Guard(), 0, 0.0
         self._airframe = tuple(policy.curve) if policy is not None else ()  # N: c0, c1, c2
         self._obeyed: list[float] = []  # the parameters as they were taken last
+        self._written, self._wrote, self._near = self._airframe, 0.0, True  # the tuned curve; s, since when; if near
         self.select()
 
     def select(self) -> None:
@@ -141,11 +144,12 @@ class OutOfTree:
         return shares
 
     def _obey(self, in_the_air: bool) -> None:
-        keys = (*PARAMETERS, *(CURVE if self._airframe else ()))
-        values = [self.parameters[key] for key in keys]
+        values = [self.parameters[key] for key in PARAMETERS]
         if values != self._obeyed:
             self._limit()
-            self._obeyed = [self.parameters[key] for key in keys]
+            self._obeyed = [self.parameters[key] for key in PARAMETERS]
+        if self.policy is not None:
+            self._obey_curve(self.policy)
         mode = int(self.parameters["policy.mode"])
         if self._selected:
             self.chosen = SHADOW if mode == BENCH and in_the_air else mode
@@ -166,7 +170,18 @@ class OutOfTree:
                 self.say(f"POLICY: {key} is not {bounds}, now {taken:g}\n")
             if name != "mode":
                 self.guard.limits[name] = taken
-        if self._airframe and not near([self.parameters[key] for key in CURVE], self._airframe):
+
+    def _obey_curve(self, policy: Onboard) -> None:
+        """Its three numbers come by radio, one by one: those that are not near may be half of a curve that is."""
+        c0, c1, c2 = (self.parameters[key] for key in CURVE)
+        written = c0, c1, c2
+        if written != self._written:
+            self._written, self._wrote, self._near = written, self._now, near(written, self._airframe)
+        if self._near:
+            policy.curve = (c0, c1, c2)
+        elif self._selected or self._now - self._wrote >= STANDS - TICK:
+            policy.curve = self._written = self._airframe
+            self._near = True
             self.parameters.update(zip(CURVE, self._airframe, strict=True))
             self.replaced |= 1 << BIT_OF_CURVE
             self.say("POLICY: policy.thrust0..2 are too far from the airframe's curve, now its own\n")
@@ -198,8 +213,6 @@ class OutOfTree:
         if not computed:
             self.policy.stop()
         self._computed = True
-        c0, c1, c2 = (self.parameters[key] for key in CURVE)
-        self.policy.curve = (c0, c1, c2)
         thrusts = self.policy.update(setpoint, self._sensed)
         if not self.policy.answered:
             return FINE

@@ -357,6 +357,8 @@ class Crazyflie(Entered):
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
         self.done = True
         if not self._airborne:
+            if self._asked_to_arm:
+                self._arm(False)  # a Brushless' rotors may turn
             return
         for _ in range(3):
             self.link.send("motorPowerSet.enable", 0)

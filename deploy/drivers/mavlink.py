@@ -45,7 +45,8 @@ STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
 BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not send them more often
-TERMINATES, DISARMS = 6, 7  # of COM_OBL_RC_ACT: its motors stop
+LOSS, ACTION, HOVER = "COM_OF_LOSS_T", "COM_OBL_RC_ACT", "MPC_THR_HOVER"  # its parameters
+TERMINATES, DISARMS = 6, 7  # of ACTION: its motors stop
 MOST_LOSS_S = 1.0  # s, PX4's default: no longer may it obey the last set point of a program that has died
 BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
@@ -103,9 +104,12 @@ class Mavlink(Entered):
             link.demand(px4.SET_INTERVAL, message, 1e6 * period)
         if not any(self._streams(kinds) for kinds in (WHOLE, PARTS)):
             raise self._error(f"it does not know where it is: no odometry arrived within {s.connect_s:g} s")
-        self._check_failsafe()
+        motors = isinstance(self.carrier, setpoints.Motors)
+        hover = (HOVER,) if motors and s.hover_thrust is None else ()
+        told = link.parameters(LOSS, ACTION, *hover)  # at once: a vehicle may be mute
+        self._check_failsafe(told)
         if isinstance(self.carrier, setpoints.Motors):
-            self.carrier.hover = self._hover_thrust()
+            self.carrier.hover = self._hover_thrust(told)
         quaternion = self._attitude()[0]
         self.axes = Axes(heading_of(quaternion) if s.heading == "start" else 0.0)
         self._resets = self._reset_counter()
@@ -121,25 +125,28 @@ class Mavlink(Entered):
         found = self.link.wait(lambda: self.link.age(*kinds) < 1.0, 0.5 * self.settings.connect_s)
         return found and all(np.isfinite(part).all() for part in (*self._place(), *self._attitude()))
 
-    def _check_failsafe(self) -> None:
-        """MavlinkError where it would go on turning, or flying on, for long without us."""
-        loss = self.link.parameter("COM_OF_LOSS_T")
+    def _check_failsafe(self, told: Mapping[str, float]) -> None:
+        """MavlinkError where its parameters say that without us its motors stop, or that it flies on for long."""
+        loss, action = told.get(LOSS), told.get(ACTION)
         if loss is None:
-            self._notes.append("it does not say COM_OF_LOSS_T: how long it obeys the last set point is not known")
-        elif not loss <= MOST_LOSS_S:
+            self._notes.append(f"it does not say {LOSS}: how long it obeys the last set point is not known")
+        elif not loss <= MOST_LOSS_S:  # nor NaN
             raise self._error(
-                f"its COM_OF_LOSS_T is {loss:g} s: for so long it would obey the last set point of a program that has "
+                f"its {LOSS} is {loss:g} s: for so long it would obey the last set point of a program that has "
                 f"died; set it to {MOST_LOSS_S:g} or less"
             )
-        if self.link.parameter("COM_OBL_RC_ACT") in (TERMINATES, DISARMS):
+        if action is None:
+            self._notes.append(f"it does not say {ACTION}: what it does without us is not known")
+        elif action in (TERMINATES, DISARMS):
             raise self._error(
-                "its COM_OBL_RC_ACT says that without us its motors stop, in the air, too; let it hold, land or return"
+                f"its {ACTION} says that without us its motors stop, in the air, too; let it hold, land or return"
             )
 
-    def _hover_thrust(self) -> float:
-        hover = self.settings.hover_thrust or self.link.parameter("MPC_THR_HOVER")
-        if hover is None or not 0.05 <= hover <= 0.95:
-            raise self._error("it does not say MPC_THR_HOVER: give hover_thrust=SHARE")
+    def _hover_thrust(self, told: Mapping[str, float]) -> float:
+        hover = self.settings.hover_thrust or told.get(HOVER, math.nan)
+        if not 0.05 <= hover <= 0.95:
+            what = f"its {HOVER} is {told[HOVER]:g}" if HOVER in told else f"it does not say {HOVER}"
+            raise self._error(f"{what}: give hover_thrust=SHARE")
         return hover
 
     def _attitude(self) -> tuple[tuple[float, ...], NDArray[np.float64]]:

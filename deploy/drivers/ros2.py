@@ -223,9 +223,9 @@ class Ros2(Entered):
 
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
         """What is wrong with one topic now."""
-        inbox, readable = self._inboxes[source.topic], source.topic in self.values
+        inbox, unread = self._inboxes[source.topic], self._frames.unread(source.topic, self.values)
         known, oldest = {box.topic for box in self._boxes}, age.get(source.signals[0].name, math.inf)
-        return trouble(self.node, source, inbox, readable, oldest, self.rate_hz, known, self._inputs)
+        return trouble(self.node, source, inbox, unread, oldest, self.rate_hz, known, self._inputs)
 
     def _is_armed(self) -> bool:
         self.armed.look()
@@ -293,6 +293,7 @@ class Ros2(Entered):
             self._frames.check(source, inbox.message, self.values)
         except topics.TopicError as error:
             self.values.pop(source.topic, None)  # the guard takes it for missing
+            self._frames.forget(source.topic)
             self.node.get_logger().error(f"{inbox.topic}: {error}", throttle_duration_sec=1.0)
 
     def _age(self, inbox: Inbox) -> float:

@@ -32,7 +32,7 @@ STAMPS = {
     "LOCAL_POSITION_NED": "time_boot_ms",
     "ATTITUDE_QUATERNION": "time_boot_ms",
 }
-KEPT = {*STAMPS, "HEARTBEAT", "EXTENDED_SYS_STATE", "SYS_STATUS", "PARAM_VALUE"}
+KEPT = {*STAMPS, "HEARTBEAT", "EXTENDED_SYS_STATE", "SYS_STATUS"}
 
 
 class MavlinkError(OSError):
@@ -118,6 +118,7 @@ class Link:
         self.target = 0  # the vehicle's number
         self.newest: dict[str, tuple[float, Any]] = {}  # by type: when it arrived, and the message
         self.answers: dict[int, int] = {}  # by command: what was answered last
+        self._parameters: dict[str, float | None] = {}  # those last asked for; None: not yet told
         self.texts: deque[str] = deque(maxlen=100)  # the newest warnings that the vehicle told
         self.strangers = ""  # who else was heard, and is not what flies here
         self._heard, self._running = threading.Condition(), False
@@ -157,6 +158,9 @@ class Link:
                 self.answers[message.command] = message.result  # what others asked for is answered to them
         elif kind == "STATUSTEXT" and message.severity <= m.MAV_SEVERITY_WARNING:
             self.texts.append(printable(message.text, 80))
+        elif kind == "PARAM_VALUE":
+            if (name := message.param_id.rstrip("\0")) in self._parameters:  # others may read all of them meanwhile
+                self._parameters[name] = self._number(message)
         elif kind in KEPT:
             before = self.newest.get(kind)
             stamp = STAMPS.get(kind)
@@ -226,22 +230,26 @@ class Link:
                 return self.answers[command]
         raise MavlinkError(f"{self.uri}: command {command} was not answered")
 
-    def parameter(self, name: str) -> float | None:
-        """A parameter, of type float or, as PX4 tells it, a whole number; None where the vehicle says nothing of it."""
-        message = self.mavlink.MAVLink_param_request_read_message(self.target, 1, name.encode(), -1)
+    def _number(self, message: Any) -> float:
+        """The value in a PARAM_VALUE; of a whole number PX4 puts the bits, not the value, into the float."""
+        if message.param_type == self.mavlink.MAV_PARAM_TYPE_INT32:
+            return float(struct.unpack("<i", struct.pack("<f", message.param_value))[0])
+        return float(message.param_value)
 
-        def known() -> bool:
-            value = self.value("PARAM_VALUE")
-            return value is not None and value.param_id.rstrip("\0") == name
+    def parameters(self, *names: str) -> dict[str, float]:
+        """What the vehicle answers for these parameters, which may be infinite or NaN.
 
+        Those that it says nothing of are missing; it is asked for `TRIES * AGAIN_S` s in all.
+        """
+        with self._heard:
+            self._parameters = told = dict.fromkeys(names)  # nor does an answer from before count
         for _ in range(TRIES):
-            self.send(message)
-            if self.wait(known, AGAIN_S):
-                told = self.value("PARAM_VALUE")
-                if told.param_type == self.mavlink.MAV_PARAM_TYPE_INT32:  # its bits, not its value, are in the float
-                    return float(struct.unpack("<i", struct.pack("<f", told.param_value))[0])
-                return told.param_value if math.isfinite(told.param_value) else None
-        return None
+            for name in [name for name in names if told[name] is None]:
+                self.send(self.mavlink.MAVLink_param_request_read_message(self.target, 1, name.encode(), -1))
+            if self.wait(lambda: None not in told.values(), AGAIN_S):
+                break
+        with self._heard:
+            return {name: value for name, value in told.items() if value is not None}
 
     def wait(self, holds: Callable[[], bool], deadline: float) -> bool:
         """Wait until a condition on what was heard holds; False: it never did."""

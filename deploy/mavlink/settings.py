@@ -36,7 +36,9 @@ class Settings:
     hover_thrust: float | None = field(
         default=None, metadata={"help": "share of the thrust that carries it (default: its parameter MPC_THR_HOVER)"}
     )
-    connect_s: float = field(default=15.0, metadata={"help": "s in which it must answer and know its position"})
+    connect_s: float = field(
+        default=15.0, metadata={"help": "s in which it must answer and know its position; parameters take 3 s more"}
+    )
     link_loss_s: float = field(default=0.5, metadata={"help": "s without its state after which the link is lost"})
     transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
 

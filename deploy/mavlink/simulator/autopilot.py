@@ -41,6 +41,7 @@ class Autopilot:
         self.due = {0: 0.0}
         self.out: list[Any] = []  # messages that wait to be sent
         self.frozen = False  # tests: its estimator hangs
+        self.tells = True  # tests: false: it is asked for parameters in vain
         self.resets, self.frames = 0, (1, 12)  # tests: how often its estimate has jumped; of ODOMETRY
 
     def receive(self, message: Any) -> None:
@@ -60,7 +61,7 @@ class Autopilot:
                 "COM_OF_LOSS_T": (config.offboard_loss_s, self.mavlink.MAV_PARAM_TYPE_REAL32),
                 "COM_OBL_RC_ACT": (whole, self.mavlink.MAV_PARAM_TYPE_INT32),
             }
-            if name in known:
+            if name in known and self.tells:
                 told = *known[name], len(known), list(known).index(name)
                 self.out.append(self.mavlink.MAVLink_param_value_message(name.encode(), *told))
         elif kind == "SET_ATTITUDE_TARGET" and message.type_mask & 0x80 and not message.type_mask & 0x47:

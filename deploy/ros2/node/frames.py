@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
@@ -14,13 +15,18 @@ PLACES = (Odometry, PoseStamped)
 
 
 class Frames:
-    """Whether a driver's places are in one frame: that of the robot's own, as it was when the flight began."""
+    """Whether a driver's places are in one frame: that of the robot's own, as it was when the flight began.
+
+    Where its own place is not told, or names no frame, it is that of the first place that names one.
+    """
 
     def __init__(self, log: Any) -> None:
         """`log` of the node."""
         self.held = False  # whether a flight depends on it
         self._log = log
-        self._own = ("", "")  # topic and frame of the robot's own place
+        self.differs: dict[str, str] = {}  # by topic: what keeps its newest message out
+        self._own = ""  # topic of the robot's own place
+        self._wanted = ("", "")  # topic and frame that the others are compared with
         self._told: dict[str, str] = {}  # by topic: the frame of its newest message
 
     def check(self, source: Source, message: Any, values: dict[str, Any]) -> None:
@@ -30,11 +36,25 @@ class Frames:
         """
         if source.message not in PLACES:
             return
-        self._told[source.topic] = frame = message.header.frame_id.lstrip("/")
-        if source.paces and not (self.held and self._own[1]):
-            self._own = (source.topic, frame)
-        own, wanted = self._own
-        for topic, told in self._told.items():
-            if told and wanted and told != wanted and values.pop(topic, None) is not None:
-                text = f"{topic} is in {printable(told, 80)!r}, {own} in {printable(wanted, 80)!r}"
-                self._log.error(f"{text}: give them in one frame", throttle_duration_sec=1.0)
+        self._told[source.topic] = message.header.frame_id.lstrip("/")
+        if source.paces:
+            self._own = source.topic
+        named = {topic: told for topic, told in self._told.items() if told}
+        if not (self.held and self._wanted[1]):
+            first = self._own if self._own in named else next(iter(named), "")
+            self._wanted = first, named.get(first, "")
+        first, wanted = self._wanted
+        two = f"{first} in {printable(wanted, 80)!r}: give them in one frame"
+        self.differs = {t: f"is in {printable(told, 80)!r}, {two}" for t, told in named.items() if told != wanted}
+        for topic, why in self.differs.items():
+            if values.pop(topic, None) is not None:
+                self._log.error(f"{topic} {why}", throttle_duration_sec=1.0)
+
+    def forget(self, topic: str) -> None:
+        """Its newest message could not be read."""
+        self._told.pop(topic, None)
+        self.differs.pop(topic, None)
+
+    def unread(self, topic: str, values: Mapping[str, Any]) -> str:
+        """What is wrong with the newest message of a topic that has no `values`; empty where it has."""
+        return "" if topic in values else self.differs.get(topic, "carries something that cannot be read")

@@ -59,11 +59,11 @@ def present(node: Node, known: set[str]) -> str:
 
 
 def trouble(
-    node: Node, source: Source, inbox: Inbox, readable: bool, age: float, rate_hz: float, known: set[str], needed: Group
+    node: Node, source: Source, inbox: Inbox, unread: str, age: float, rate_hz: float, known: set[str], needed: Group
 ) -> str:
     """What keeps a topic from feeding a policy at `rate_hz`; empty where nothing does.
 
-    `age` of its newest message in s, `readable` whether its values were found, `known` the topics that are no choice,
+    `age` of its newest message in s, `unread` why its values were not found, `known` the topics that are no choice,
     `needed` what the policy reads.
     """
     wanted = {s.name for s in needed}
@@ -75,8 +75,8 @@ def trouble(
         if kind not in others:
             return f"{inbox.topic} is a {others[0]}, not a {kind}"
         return f"{inbox.topic} is published, but nothing arrives: is its reliability compatible?"
-    if not readable:
-        return f"{inbox.topic} carries something that cannot be read"
+    if unread:
+        return f"{inbox.topic} {unread}"
     oldest = source.signals[0].max_age
     if not abs(age) <= oldest:
         return f"{inbox.topic} is {age:.2f} s old, more than {oldest:g} s: it has stopped, or clocks differ"

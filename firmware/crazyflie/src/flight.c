@@ -23,11 +23,11 @@
  *
  * From command to motor. The policy commands rotor speeds, as fractions u of the vehicle's largest; the thrust is
  * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on, and near it whoever
- * writes them). controlModeForce takes
- * thrusts as fractions of the platform's THRUST_MAX, cuts them to 0..1, and the firmware's battery compensation finds the
- * PWM ratio that gives this thrust at the present voltage. Thrusts beyond THRUST_MAX (0.12 N on a 2.1+, which is what a low
- * battery still gives: less than the 0.149 N of the airframe `crazyflie`, so u > 0.898 does no more than 0.898) are
- * THRUST_MAX, and below THRUST_MIN (0.0128 N, u < 0.294) the rotor stops. Without
+ * writes them: the last such curve holds until the three numbers make another, or for 0.5 s stand for none).
+ * controlModeForce takes thrusts as fractions of the platform's THRUST_MAX, cuts them to 0..1, and the firmware's
+ * battery compensation finds the PWM ratio that gives this thrust at the present voltage. Thrusts beyond THRUST_MAX
+ * (0.12 N on a 2.1+, which is what a low battery still gives: less than the 0.149 N of the airframe `crazyflie`, so
+ * u > 0.898 does no more than 0.898) are THRUST_MAX, and below THRUST_MIN (0.0128 N, u < 0.294) the rotor stops. Without
  * compensation (CONFIG_ENABLE_THRUST_BAT_COMPENSATED off) that number is the PWM ratio itself, and rotor speed is about
  * proportional to it: then u goes out as it is, and sinks with the battery. Motors M1..M4 are front-right, back-right,
  * back-left, front-left, the policy's order. */
@@ -62,6 +62,7 @@
 
 #define OLDEST_MS 200 /* of a set point */
 #define ATTEND_MS 10  /* the app's own task */
+#define CURVE_MS 500  /* for which a thrust curve that is not near has to stand, before it is put right */
 #define FULL 65535.0f
 #define MOTORS STABILIZER_NR_OF_MOTORS
 #define MODE_BIT 0x80000000u  /* of `replaced` */
@@ -93,11 +94,14 @@ static uint8_t mode = OFF, chosen = OFF;
 static guard_limits limits = GUARD_DEFAULTS;
 static const float airframe[3] = VEHICLE_THRUST; /* N */
 static float thrust[3] = VEHICLE_THRUST;         /* the same, as tuned */
+static float curve[3] = VEHICLE_THRUST;          /* the same, when it was near the airframe's last: the one in use */
+static float written[3] = VEHICLE_THRUST;        /* `thrust` of the last call */
+static uint32_t wrote;                           /* ms: when it was another */
 
 static uint8_t sound, failed, flying; /* the self-test passed; there is a reason; the policy flies */
 static uint8_t state, reason;
 static volatile uint32_t untold;      /* of `replaced`: what nobody was told yet */
-static uint32_t replaced;             /* parameters that were not allowed: bits in the order of GUARD_LIMITS; thrust0..2; mode */
+static uint32_t replaced;             /* parameters that were not allowed: bits in the order of GUARD_LIMITS; 30: thrust0..2; 31: mode */
 static float selftest = -1.0f;        /* largest disagreement as a share of the tolerated; negative: not yet run */
 static float force[MOTORS];           /* what the policy asks of the firmware, 0..1 */
 static float pid[MOTORS];             /* what the PID controller asks, likewise */
@@ -128,7 +132,7 @@ bool controllerOutOfTreeTest(void) {
 /* The thrust for a rotor speed u, as controlModeForce wants it, up to the cap; what is no number stays none. */
 static float force_of(float u) {
 #ifdef CONFIG_ENABLE_THRUST_BAT_COMPENSATED
-    const float share = (thrust[0] + (thrust[1] + thrust[2] * u) * u) / THRUST_MAX;
+    const float share = (curve[0] + (curve[1] + curve[2] * u) * u) / THRUST_MAX;
 #else
     const float share = u;
 #endif
@@ -296,13 +300,28 @@ static bool names_a_place(const setpoint_t *setpoint) {
     return modes->x == modeAbs && modes->y == modeAbs && modes->z == modeAbs && !setpoint->velocity_body;
 }
 
+/* Whether the thrust curve was put right. Its three numbers come by radio, one by one: those that make no curve near the
+ * airframe's may be half of one that is. */
+static bool obey_curve(void) {
+    for (int i = 0; i < 3; ++i) {
+        const bool nan = thrust[i] != thrust[i] && written[i] != written[i]; /* stands, too */
+        if (thrust[i] != written[i] && !nan) wrote = now;
+    }
+    copy(written, thrust, 3);
+    const bool near = guard_near(written, airframe);
+    if (!near && !selected && now - wrote < M2T(CURVE_MS)) return false;
+    if (!near) copy(thrust, airframe, 3);
+    copy(curve, near ? written : airframe, 3);
+    return !near;
+}
+
 static void obey_parameters(void) {
     uint32_t found = guard_replace(&limits);
     if (mode >= MODES) {
         mode = OFF;
         found |= MODE_BIT;
     }
-    if (guard_curve(thrust, airframe)) found |= CURVE_BIT;
+    if (obey_curve()) found |= CURVE_BIT;
     replaced |= found;
     untold |= found;
     if (selected) chosen = mode == BENCH && supervisorIsFlying() ? SHADOW : mode;

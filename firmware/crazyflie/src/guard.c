@@ -36,7 +36,7 @@ uint32_t guard_replace(guard_limits *limits) {
     return replaced;
 }
 
-bool guard_curve(float *curve, const float *airframe) {
+bool guard_near(const float *curve, const float *airframe) {
     const float most = GUARD_CURVE * (airframe[0] + airframe[1] + airframe[2]);
     bool near = true;
     for (int i = 0; i <= 3; ++i) { /* what a parabola is at more than three places, it is between them, about */
@@ -44,9 +44,7 @@ bool guard_curve(float *curve, const float *airframe) {
         const float off = curve[0] - airframe[0] + (curve[1] - airframe[1] + (curve[2] - airframe[2]) * u) * u;
         near = between(off, -most, most) && near;
     }
-    if (near) return false;
-    for (int i = 0; i < 3; ++i) curve[i] = airframe[i];
-    return true;
+    return near;
 }
 
 void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now) {

@@ -81,8 +81,8 @@ typedef struct {
 /* Puts the usual value in place of every one that is not allowed; a bit for each, in the order of GUARD_LIMITS. */
 uint32_t guard_replace(guard_limits *limits);
 
-/* Puts the airframe's thrust curve (N: c0, c1, c2) in place of one that is too far from it; whether it did. */
-bool guard_curve(float *curve, const float *airframe);
+/* Whether a tuned thrust curve (N: c0, c1, c2) is near enough to the airframe's to be taken. */
+bool guard_near(const float *curve, const float *airframe);
 
 /* The policy begins to be watched, at `now` (ms, of a clock that may run over). */
 void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now);

@@ -298,11 +298,12 @@ def test_what_was_armed_and_stays_on_the_ground_is_disarmed(way: str):
     assert asked == [True] and not driver._airborne
     if way == "emergency":
         driver.emergency_stop()
+        assert asked == [True, False]  # now, whenever `stop` comes
     elif way == "zeros":
         for _ in range(10):
             driver.hand_back()
     driver.stop()
-    assert asked == [True, False]
+    assert asked == [True, *asked[1:]] and not any(asked[1:]) and len(asked) == (3 if way == "emergency" else 2)
 
 
 @pytest.mark.parametrize("target", [0.5, math.nan])

@@ -1,5 +1,6 @@
 """The app's C and its Python in the simulated vehicle do the same, whatever happens around them."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.crazyflie.guard import LIMITS, REASONS, STATES
+from deploy.crazyflie.guard import FLY, LIMITS, REASONS, STATES
 from deploy.crazyflie.out_of_tree import OutOfTree, parameters
 from deploy.crazyflie.simulator.onboard import Onboard
 from deploy.crazyflie.simulator.sensed import Sensed
@@ -141,6 +142,52 @@ def test_they_do_in_a_task_of_its_own_too(library_with_a_task, mode, limits, lat
     happen(Twin(library_with_a_task, limits, mode, late), events)
 
 
+def hovering(k: int) -> dict:
+    """A flight that is never twice the same."""
+    return {
+        "position": (0.01 * math.sin(k), 0.0, 1.0),
+        "velocity": (0.01, 0.0, 0.0),
+        "quaternion": (0.0, 0.0, 0.0, 1.0),
+        "gyro": (math.cos(k), 0.0, 0.0),
+    }
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_a_thrust_curve_may_be_written_in_any_order_in_flight(library, order):
+    """Steps towards it are too far from the airframe's, which the last good one bridges; what stays so is put right."""
+    twin, tick = Twin(library, {"ramp": 0.0, "fence": 20.0}, FLY), itertools.count()
+    own, most = twin.policy.curve, twin.policy.most  # 0, 0, most
+    wanted = (0.1 * most, -0.5 * most, 1.4 * most)
+
+    def fly(count: int) -> None:
+        for _ in range(count):
+            twin.call(**hovering(next(tick)))
+
+    def tuned() -> list[float]:
+        curve = [twin.board.parameter(f"thrust{k}") for k in range(3)]
+        np.testing.assert_allclose(curve, [twin.parameters[f"policy.thrust{k}"] for k in range(3)], rtol=1e-6)
+        return curve
+
+    fly(20)
+    before = int(twin.board.logged("replaced"))
+    asked, good = list(own), own
+    for done, k in enumerate(order):
+        asked[k] = wanted[k]
+        twin.write(f"thrust{k}", wanted[k])
+        fly(400)
+        if {*order[: done + 1]} in ({0}, {1, 2}, {0, 1, 2}):  # the others are further than a fifth of `most`
+            good = tuple(asked)
+        assert twin.policy.curve == pytest.approx(good, abs=1e-6) and tuned() == pytest.approx(asked)
+    assert good == pytest.approx(wanted)
+    assert int(twin.board.logged("replaced")) == before and not twin.app.replaced >> 30 & 1
+    twin.write("thrust1", 9.0)
+    fly(500)
+    assert twin.policy.curve == pytest.approx(wanted) and tuned()[1] == 9.0
+    fly(1)
+    assert tuned() == pytest.approx(own) == twin.policy.curve
+    assert int(twin.board.logged("replaced")) >> 30 & twin.app.replaced >> 30 & 1
+
+
 def happen(twin: Twin, events) -> None:
     """Event after event, for so many ms each."""
     k = 0
@@ -151,10 +198,4 @@ def happen(twin: Twin, events) -> None:
             twin.write("mode", 0)
         for _ in range(count):
             k += 1
-            state = {
-                "position": (0.01 * math.sin(k), 0.0, 1.0),
-                "velocity": (0.01, 0.0, 0.0),
-                "quaternion": (0.0, 0.0, 0.0, 1.0),
-                "gyro": (math.cos(k), 0.0, 0.0),
-            }
-            twin.call(**{**state, **change})
+            twin.call(**{**hovering(k), **change})

@@ -271,7 +271,7 @@ def test_a_vehicle_that_cannot_be_armed_says_why(policy: PolicyFile):
         assert simulation.autopilot.state.position[2] < 0.01
 
 
-@pytest.mark.parametrize("loss", [1.5, 60.0])
+@pytest.mark.parametrize("loss", [1.5, 60.0, math.inf, math.nan])
 def test_a_vehicle_that_would_fly_on_without_us_is_not_flown(policy: PolicyFile, loss: float):
     with served() as simulation:
         simulation.config.offboard_loss_s = loss
@@ -286,6 +286,26 @@ def test_a_vehicle_whose_motors_would_stop_without_us_is_not_flown(policy: Polic
         message = run_failing(policy, driver_for(simulation, policy))
         assert ("its COM_OBL_RC_ACT says" in message) == stops and ("cannot be armed" in message) != stops
         assert not simulation.autopilot.armed
+
+
+def test_a_vehicle_that_says_no_parameters_is_flown_with_notes(policy: PolicyFile):
+    with served(arms=False) as simulation:
+        simulation.autopilot.tells = False
+        driver = driver_for(simulation, policy)
+        driver.settings.hover_thrust = 0.5
+        assert "cannot be armed" in run_failing(policy, driver)
+        assert [note.split(":")[0] for note in driver.report()[:2]] == [
+            "it does not say COM_OF_LOSS_T",
+            "it does not say COM_OBL_RC_ACT",
+        ]
+
+
+def test_a_hover_thrust_that_is_no_number_is_not_flown(policy: PolicyFile):
+    with served() as simulation:
+        simulation.config.hover_thrust = math.nan
+        assert "its MPC_THR_HOVER is nan: give hover_thrust=SHARE" in run_failing(
+            policy, driver_for(simulation, policy)
+        )
 
 
 def test_nobody_there(policy: PolicyFile):

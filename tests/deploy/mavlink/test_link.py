@@ -100,6 +100,35 @@ def test_the_newest_warnings_are_kept():
     assert link.last_words() == "warning 148; warning 149" and len(link.texts) == 100
 
 
+def test_the_wanted_parameters_are_found_among_others(monkeypatch: pytest.MonkeyPatch):
+    """As where a ground station reads all of them through the same router."""
+    link = Link("udpin://127.0.0.1:0")
+    m = link.mavlink
+    link.target = 1
+    asked: list[str] = []
+
+    def hear(name: str, value: float) -> None:
+        codec = m.MAVLink(None, srcSystem=1, srcComponent=1)
+        packet = m.MAVLink_param_value_message(name.encode(), value, m.MAV_PARAM_TYPE_REAL32, 900, 7).pack(codec)
+        link._take(codec.parse_buffer(packet)[0])
+
+    def answer(message) -> None:
+        name = message.param_id
+        asked.append(name)
+        if name != "MUTE":
+            hear("BEFORE", 1.0)
+            hear(name, {"LOSS": math.inf, "ACTION": 4.0, "HOVER": math.nan}[name])
+            hear("AFTER", 2.0)
+
+    monkeypatch.setattr("deploy.mavlink.link.AGAIN_S", 0.01)
+    monkeypatch.setattr(link, "send", answer)
+    hear("MUTE", 3.0)  # an answer to somebody else, from before
+    told = link.parameters("LOSS", "ACTION", "MUTE")
+    assert told == {"LOSS": math.inf, "ACTION": 4.0}
+    assert asked == ["LOSS", "ACTION"] + 12 * ["MUTE"]
+    assert math.isnan(link.parameters("HOVER")["HOVER"])
+
+
 def test_garbage_hurts_nobody():
     with served() as simulation:
         link = Link(simulation.config.uri.replace("udpout", "udpin"))
@@ -109,7 +138,7 @@ def test_garbage_hurts_nobody():
             rng, port = np.random.default_rng(0), link.port
             for size in (1, 12, 280, 2000) * 20:
                 port.socket.sendto(rng.bytes(size), port.peer)
-            assert link.parameter("MPC_THR_HOVER") == pytest.approx(0.5)
+            assert link.parameters("MPC_THR_HOVER") == {"MPC_THR_HOVER": pytest.approx(0.5)}
             before = link.newest["HEARTBEAT"][0]
             assert link.wait(lambda: link.newest["HEARTBEAT"][0] > before, 3.0)
         finally:

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from nav_msgs.msg import Odometry
 from std_msgs.msg import Float64MultiArray
 
 from deploy import PolicyFile
+from deploy.drivers.ros2 import Ros2
 from deploy.ros2 import topics
 from deploy.ros2.arming.interlock import ARMED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
 from deploy.ros2.node.frames import Frames
@@ -145,9 +148,10 @@ def test_a_target_in_another_frame_than_odometry_is_no_target():
     come(topics.ODOMETRY, "odom")
     assert set(values) == {"odometry"}
     assert log.said == ["target is in 'map', odometry in 'odom': give them in one frame"]
+    assert frames.unread("target", values) == "is in 'map', odometry in 'odom': give them in one frame"
     for frame in ("", "/odom", "odom"):
         come(topics.TARGET, frame)
-        assert set(values) == {"odometry", "target"}
+        assert set(values) == {"odometry", "target"} and not frames.unread("target", values)
     come(topics.IMU, "imu_link")  # no place
     come(topics.ODOMETRY, "odom")
     assert set(values) == {"imu", "odometry", "target"} and len(log.said) == 1
@@ -168,6 +172,51 @@ def test_an_arm_s_places_are_in_the_frame_of_its_hand():
         values[source.topic] = source.read(message)
         frames.check(source, message, values)
     assert set(values) == {"hand_pose"} and "object_pose is in 'camera_color_optical_frame'" in log.said[0]
+
+
+def test_configuring_names_both_frames():
+    values: dict[str, topics.Values] = {}
+    frames = Frames(Lines())
+    for source, frame in ((topics.ODOMETRY, "odom"), (topics.TARGET, "map")):
+        message = source.message()
+        message.header.frame_id = frame
+        values[source.topic] = source.read(message)
+        frames.check(source, message, values)
+    inbox = SimpleNamespace(topic="/target", message=message)
+    driver = SimpleNamespace(
+        _inboxes={"target": inbox}, _frames=frames, values=values, _boxes=(), node=None, rate_hz=100.0, _inputs=()
+    )
+    said = Ros2._trouble(cast(Ros2, driver), topics.TARGET, {})
+    assert said == "/target is in 'map', odometry in 'odom': give them in one frame"
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_without_a_place_of_its_own_the_places_are_compared_with_one_another(held: bool):
+    log, values = Lines(), {}
+    frames = Frames(log)
+    frames.held = held
+
+    def come(source: topics.Source, frame: str) -> set[str]:
+        message = source.message()
+        message.header.frame_id = frame
+        values[source.topic] = source.read(message)
+        frames.check(source, message, values)
+        return set(values)
+
+    assert come(topics.GOAL, "map") == {"goal"} == come(topics.OBJECT, "camera_optical_frame")
+    assert frames.unread("object_pose", values) == (
+        "is in 'camera_optical_frame', goal in 'map': give them in one frame"
+    )
+    assert come(topics.OBJECT, "map") == {"goal", "object_pose"} == come(topics.OBJECT, "")
+    come(topics.OBJECT, "map")
+    if held:  # what was there first holds
+        assert come(topics.GOAL, "odom") == {"object_pose"} == come(topics.HAND, "base_link")
+    else:
+        assert come(topics.GOAL, "odom") == {"goal"} and come(topics.OBJECT, "odom") == {"goal", "object_pose"}
+        assert come(topics.HAND, "base_link") == {"hand_pose"} and "hand_pose in 'base_link'" in log.said[-1]
+    values.clear()
+    frames.forget("goal")
+    assert frames.unread("goal", values) == "carries something that cannot be read"
 
 
 def test_an_acceleration_whose_z_axis_points_down_is_refused():
