@@ -67,7 +67,7 @@ class OutOfTree:
         """`parameters` of the vehicle. `pid` flies by it, told whether it did so in the last cycle."""
         self.policy, self.parameters, self.pid_flies, self.say = policy, parameters, pid, say
         self.guard, self.replaced, self.age = Guard(), 0, 0.0
-        self._airframe = tuple(policy.curve) if policy is not None else ()  # N: c0, c1, c2
+        self._airframe = policy.curve if policy is not None else (0.0, 0.0, 0.0)  # N: c0, c1, c2
         self._obeyed: list[float] = []  # the parameters as they were taken last
         self._written, self._wrote, self._near = self._airframe, 0.0, True  # the tuned curve; s, since when; if near
         self.select()
