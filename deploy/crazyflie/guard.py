@@ -50,7 +50,8 @@ PARAMETERS: dict[str, tuple[str, float]] = {
     "policy.mode": ("uint8", OFF),  # after a reboot nothing flies but PID until somebody says so
     **{f"policy.{name}": ("float", usual) for name, (usual, _, _) in LIMITS.items()},
 }
-CURVE = 0.2  # of an airframe's largest thrust: no further may policy.thrust0..2 be from its own, at any speed
+# Room for `quad_any`, which takes the platform's 0.12 N, on rotors that give the 0.149 N of the airframe `crazyflie`.
+CURVE = 0.3  # of an airframe's largest thrust: no further may policy.thrust0..2 be from its own, at any speed
 OLD = 0.03  # s that an estimate may stay exactly as it is
 LOW, ASK, MEAN = 5.0, 0.1, 0.2  # s that a battery may be low; by when it is asked first; averaged over; why: guard.h
 EMPTY, EMPTY_FOR = 2.7, 0.03  # V as measured, s

@@ -21,7 +21,7 @@
     X(ramp, 1.0, 0.0, 10.0)        /* s in which it takes over from the PID controller */          \
     X(seconds, 30.0, 1.0, 600.0)   /* s that it may fly for */
 
-#define GUARD_CURVE 0.2f /* of an airframe's largest thrust: no further may a tuned curve be from its own, at any speed */
+#define GUARD_CURVE 0.3f /* of an airframe's largest thrust: no further may a tuned curve be from its own, at any speed */
 #define GUARD_OLD_MS 30 /* an estimate that has not changed at all for that long is stale */
 /* The firmware calls a battery critically low that has less than 3.0 V in flight for 5 s (platform_defaults_cf2.h,
  * pm_stm32f4.c). A climb must not count, so `voltage` is compared with what is measured plus `sag` by the load. All rotors

@@ -219,6 +219,8 @@ def test_a_parameter_that_is_not_allowed_is_replaced_and_said(flying: Bench):
     own = [firmware.parameters[f"policy.thrust{k}"] for k in range(3)]
     firmware.parameters.update({"policy.thrust0": -1.0})  # in flight
     flying.run(0.1)
+    assert firmware.policy.curve == tuple(own) and firmware.app.replaced >> 30 == 0  # others may be on their way
+    flying.run(0.6)
     assert [firmware.parameters[f"policy.thrust{k}"] for k in range(3)] == own and firmware.app.replaced >> 30 == 1
     assert "policy.thrust0..2 are too far from the airframe's curve" in firmware._text.decode()
 
