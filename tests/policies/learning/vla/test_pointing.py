@@ -155,7 +155,7 @@ def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
         Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
     )
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    config = TinyConfig(width=32, layers=1, points=8, sight=sight, parallel=True, beside=4, looks=looks)
+    config = TinyConfig(width=32, points=8, sight=sight, parallel=True, beside=4, looks=looks)
     pointed = Pointed(2, 1, first)
     policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, pointed=pointed)
     generator = torch.Generator().manual_seed(1)
@@ -180,9 +180,9 @@ def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
         assert np.allclose(got["velocity"], wanted["velocity"], atol=1e-5)
         pointed_at = state["told"][:, -policy.pointing.kept :]
         assert (pointed_at[:, :2].sum(1) == 1.0).all() and (pointed_at[:, 2:].sum(1) == 1.0).all()
-    elsewhere = signals | {"places": signals["places"] + np.float32(1.0)}
     if not looks:  # all that counts of pictures is where things are in them
         assert not policy.eyes and not policy.patch
-        elsewhere = signals | {"camera": 255 - signals["camera"]}
+    moved = {"places": signals["places"] + np.float32(1.0)} if first == 0 else {"camera": 255 - signals["camera"]}
+    elsewhere = signals | moved  # what tells where things are
     chunk = told.act(elsewhere, told.initial_state(3))[1]["chunk"]
     assert (chunk != told.act(signals, told.initial_state(3))[1]["chunk"]).any()
