@@ -156,7 +156,7 @@ class Vla(Stateful):
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
-        floor, places = self.head.floor(shown.wanted), list[Tensor]()
+        floor = self.head.floor(shown.wanted)
         if self.pointing:
             if self.done == 0:
                 with enough():
@@ -169,7 +169,6 @@ class Vla(Stateful):
                 floor |= {"finding_error": self.missed}
                 with enough():
                     shown.found = found(self.pointing, shown)
-                places = [shown.found]
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -184,7 +183,7 @@ class Vla(Stateful):
             if self.done == self.config.updates:
                 self._settle(shown, sentences, weight)
             if self.done % REPORT == 0 or self.done == self.config.updates:
-                self.learners.agree([*self.learning, shown.numbers, *places])
+                self.learners.agree([*self.learning, shown.numbers, shown.found])
                 yield {
                     "progress": self.done / self.config.updates,
                     "env_steps": 0.0,

@@ -8,12 +8,12 @@ places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from policies.algorithms import LearningError
 from policies.learning import cosine
@@ -52,40 +52,49 @@ def ground(
 ) -> float:
     """Words learn to point, from samples of this weight (n,); nats by which they do not, in the last tenth."""
     pointing.normalise(shown.truth)
-    optimizer = torch.optim.AdamW(learned(pointing), config.learning_rate, weight_decay=config.weight_decay)
-    losses = []
-    for done in range(config.grounding):
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * cosine(done / config.grounding, 1.0, LAST)
+
+    def drawn() -> tuple[Tensor, Tensor]:
         index = torch.multinomial(weight, config.batch_size, True, generator=generator)
         words, there = sentences.heard(shown.asked[index], config.unheard, generator)
         loss = pointing.loss(words, there, shown.truth[index])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(pointing.parameters(), STEEPEST)
-        optimizer.step()
-        losses.append(loss.detach())
-    return float(torch.stack(losses[-max(1, config.grounding // 10) :]).mean())
+        return loss, loss
+
+    return float(_taught(pointing, config.grounding, 1, config, drawn))
 
 
 def look_for(pointing: Pointing, shown: Told, config: VlaConfig, generator: torch.Generator) -> float:
     """Eyes learn to find the things in pictures; m by which they are off in the last tenth (root mean square)."""
-    find, errors = pointing.find, []
+    find = pointing.find
     assert find is not None
-    optimizer = torch.optim.AdamW(learned(find), config.learning_rate, weight_decay=config.weight_decay)
-    for done in range(config.finding):
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * cosine(done / config.finding, 1.0, LAST) * min(1.0, (done + 1) / RISE)
+
+    def drawn() -> tuple[Tensor, Tensor]:
         index = torch.randint(len(shown.truth), (config.batch_size,), generator=generator)
         pictures = find.eyes.moved({name: some[index] for name, some in shown.pictures.items()}, generator)
         missed = pointing.missed(pictures, shown.truth[index])
+        return missed.mean(), (missed * pointing.deviation[: find.things].square()).sum(-1).mean()
+
+    return float(_taught(find, config.finding, RISE, config, drawn).sqrt())
+
+
+def _taught(
+    network: nn.Module, updates: int, rise: int, config: VlaConfig, drawn: Callable[[], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Learn by so many updates, in the first `rise` of which the rate rises; the mean of what the last tenth tells.
+
+    `drawn`: the loss of some samples, and what is told of them.
+    """
+    optimizer = torch.optim.AdamW(learned(network), config.learning_rate, weight_decay=config.weight_decay)
+    told = []
+    for done in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * cosine(done / updates, 1.0, LAST) * min(1.0, (done + 1) / rise)
+        loss, some = drawn()
         optimizer.zero_grad()
-        missed.mean().backward()
-        torch.nn.utils.clip_grad_norm_(find.parameters(), STEEPEST)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), STEEPEST)
         optimizer.step()
-        off = missed.detach() * pointing.deviation[: find.things].square()
-        errors.append(off.sum(-1).mean())
-    return float(torch.stack(errors[-max(1, config.finding // 10) :]).mean().sqrt())
+        told.append(some.detach())
+    return torch.stack(told[-max(1, updates // 10) :]).mean()
 
 
 @torch.no_grad()

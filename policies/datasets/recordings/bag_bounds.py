@@ -57,7 +57,8 @@ def opened(path: Path) -> Iterator[Path]:
     if yaml.stat().st_size > METADATA:
         raise DatasetError(f"{yaml}: more than {METADATA >> 20} MB: no rosbag2 says so much of itself")
     # By the parser that rosbags has, as another might find something else in it.
-    said = importlib.import_module("ruamel.yaml").YAML(typ="safe").load(yaml.read_text())["rosbag2_bagfile_information"]
+    parser = importlib.import_module("ruamel.yaml").YAML(typ="safe")
+    said = parser.load(yaml.read_text())["rosbag2_bagfile_information"]
     files = [path / PurePath(name).name for name in said["relative_file_paths"]]
     mcap = said["storage_identifier"] == "mcap"
     if said.get("compression_mode", "").lower() != "file" or said.get("compression_format") != "zstd":
@@ -73,7 +74,7 @@ def opened(path: Path) -> Iterator[Path]:
             _check(copy, mcap)
         said |= {"relative_file_paths": [copy.name for copy in copies], "compression_mode": "none"}
         with Path(made, yaml.name).open("w") as content:
-            importlib.import_module("ruamel.yaml").YAML(typ="safe").dump({"rosbag2_bagfile_information": said}, content)
+            parser.dump({"rosbag2_bagfile_information": said}, content)
         yield Path(made)
 
 
