@@ -47,6 +47,7 @@ BENCHMARKS = {
     "trained": (*TORCH, "mujoco", "mujoco-warp"),
     "traffic": ("libsumo",),
     "workers": ARMS,
+    "gpu": (*TORCH, "numba-cuda", "mujoco-warp", "warp-lang"),
 }
 ORIGIN = ("machine", "date", "commit", "versions")  # of a row
 Rows = dict[str, Any]  # what was measured, by the name of the row

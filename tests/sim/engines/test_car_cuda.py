@@ -10,7 +10,7 @@ from sim.engines.vector.blocks import blocks
 from sim.engines.vector.simd import LANES
 from sim.robots.cars import CAR_1_10
 from sim.scenes.track import oval
-from tests.sim.engines.test_flight_cuda import opened, run
+from tests.sim.engines.test_flight_cuda import compare, opened, run
 
 CARS, STEPS, BEAMS = 3, 40, 9
 
@@ -82,7 +82,7 @@ def test_kernels_drive_as_on_the_cpu(tmp_path: Path):
     ends = {f"end.{name}": cars.read(name) for name in ("position", "heading", "velocity", "turning", "impact")}
     path = tmp_path / "race.npz"
     np.savez(path, commands=commands, seen=seen, angle=angle, touched=np.array(touched), **start, **ends)
-    run(SIMULATED.replace("PATH", repr(str(path))), NUMBA_ENABLE_CUDASIM="1")
+    compare(SIMULATED.replace("PATH", repr(str(path))))
 
 
 def test_kernels_compile_to_single_precision_registers():

@@ -56,6 +56,15 @@ def run(code: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def compare(code: str) -> None:
+    """In Numba's CUDA simulator, and on a GPU where there is one."""
+    from numba import cuda
+
+    run(code, NUMBA_ENABLE_CUDASIM="1")
+    if cuda.is_available():
+        run(code, NUMBA_ENABLE_CUDASIM="0")
+
+
 def opened(name: str, engine: str, otherwise: str) -> None:
     """A task opens with an engine of a GPU; without one the error says what to do otherwise."""
     from numba import cuda
@@ -90,7 +99,7 @@ def test_kernels_fly_as_on_the_cpu(tmp_path) -> None:
     names = ("position", "rotation", "linear_velocity", "angular_velocity", "rotor_speed", "mass")
     path = tmp_path / "flight.npz"
     np.savez(path, start=start, rotors=rotors, commands=commands, **{name: engine.read(name) for name in names})
-    run(SIMULATED.replace("PATH", repr(str(path))), NUMBA_ENABLE_CUDASIM="1")
+    compare(SIMULATED.replace("PATH", repr(str(path))))
 
 
 def test_step_kernel_compiles_to_single_precision_registers() -> None:

@@ -9,7 +9,7 @@ from sim.engines.pitch import Pitch
 from sim.engines.pitch.rows import BALL, COMMAND_ROWS, ROBOT
 from sim.robots.wheeled import DIFFERENTIAL, OMNI
 from sim.scenes.pitch import FIELDS, Ball
-from tests.sim.engines.test_flight_cuda import opened, run
+from tests.sim.engines.test_flight_cuda import compare, opened, run
 
 WORLDS, STEPS = 3, 8
 
@@ -105,7 +105,7 @@ def test_kernels_play_as_on_the_cpu(tmp_path: Path, players: int, omni: bool):
     told |= {f"end.{name}": pitch.read(name) for name in (*BALL, *ROBOT, "mass", "lag", "sliding")}
     path = tmp_path / "match.npz"
     np.savez(path, commands=commands, omni=omni, players=players, **told)
-    run(SIMULATED.replace("PATH", repr(str(path))), NUMBA_ENABLE_CUDASIM="1")
+    compare(SIMULATED.replace("PATH", repr(str(path))))
 
 
 def test_step_kernel_compiles_to_single_precision_registers():
