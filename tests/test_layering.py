@@ -22,8 +22,6 @@ ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py", "deploy/teleop/ros2.py"]
 HOMES = {
     "numba": [
         "sim/engines/flight/*.py",
-        "sim/engines/car/cuda.py",
-        "sim/engines/pitch/cuda*.py",
         "sim/engines/vector/*.py",
         "policies/algorithms/*/fused*.py",
         "policies/learning/fused/*.py",

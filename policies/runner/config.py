@@ -21,7 +21,7 @@ from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.loggers import LOGGERS
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, learnable, unknown
 from sim.cluster import place_of
-from sim.engines import BENCHES, ENGINES, LEGS
+from sim.engines import known
 from sim.registry import StrangerError, names_from, plugins
 from sim.tasks import recipes_of as recipes_of_task
 from sim.tasks import task_class
@@ -69,10 +69,6 @@ class Options:
     cluster: str = ""  # ray, ray:2, ray:HOST:PORT: with -m whole runs go there, else the worlds of algorithm.workers
 
     def __post_init__(self) -> None:
-        engines = ENGINES | BENCHES | LEGS
-        others = self.engine and self.engine not in engines and ":" not in self.engine
-        if others and self.engine not in plugins("engine"):
-            raise SettingsError(unknown("engine", self.engine, engines) + ", or module:Class")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
         if self.seed < 0:
@@ -101,9 +97,7 @@ class Settings:
     algorithm: str
     algorithm_config: Any
     options: Options = field(default_factory=Options)
-    named: dict[str, str] = field(
-        default_factory=dict, compare=False
-    )  # resumed: modules that the command line names too
+    named: dict[str, str] = field(default_factory=dict, compare=False)  # resumed: modules that the command line names
 
 
 def compose(overrides: list[str]) -> Settings:
@@ -351,12 +345,19 @@ def built(composed: Any, choices: Mapping[str, str], overrides: Iterable[str]) -
     try:
         _apply_recipes(composed, names, {o.partition("=")[0] for o in overrides})
         options = Options(**{f.name: composed[f.name] for f in dataclasses.fields(Options)})
+        _check_engine(options.engine, _class("task", names["task"]))
         for group in DEFAULTS:
             where = f"{group}={names[group]}: "
             configs[f"{group}_config"] = learnable(group, OmegaConf.to_object(composed[group]))
     except Exception as error:
         raise SettingsError(f"{where}{explained(error)}") from error
     return Settings(task=names["task"], algorithm=names["algorithm"], options=options, **configs)
+
+
+def _check_engine(engine: str, task: Any) -> None:
+    """SettingsError for a word that is nobody's; what this task lacks is said when it is made."""
+    if engine and ":" not in engine and engine not in {**(engines := known(task)), **plugins("engine")}:
+        raise SettingsError(unknown("engine", engine, engines) + ", or module:Class")
 
 
 def _resumed(overrides: Iterable[str]) -> bool:

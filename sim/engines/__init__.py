@@ -142,6 +142,11 @@ def render(
     return picture(robot, position, quaternion, goal, height, width)
 
 
+def known(task: Any) -> dict[str, str]:
+    """The engines that a class of tasks may name: its own, and those of any."""
+    return {**ENGINES, **BENCHES, **LEGS, **getattr(task, "engines", {})}
+
+
 def make(name: str, robot: Quadrotor, num: int, dt: float, device: str = "cpu") -> Engine:
     """The engine of that name, or of "module:Class", with `num` copies of the robot.
 

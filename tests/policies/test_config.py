@@ -108,6 +108,12 @@ def test_unreadable_settings_are_refused(tmp_path, content, said):
         config.read(tmp_path / "config.yaml")
 
 
+def test_a_task_may_have_engines_of_its_own():
+    assert config.compose(["task=car_race", "engine=car_cuda"]).options.engine == "car_cuda"
+    with pytest.raises(SettingsError, match=r"unknown engine 'car_cud' \(did you mean 'car_cuda'"):
+        config.compose(["task=car_race", "engine=car_cud"])
+
+
 BAD = {
     "task=quad_hovr": ("unknown task 'quad_hovr'", "quad_hover", "quad_track"),
     "task=nowhere.at_all:Task": ("no module 'nowhere.at_all'",),

@@ -18,14 +18,10 @@ from sim.engines.car.grids import Grids, grid, in_cells
 from sim.engines.car.lidar import traced
 from sim.engines.car.rows import COMMAND_ROWS, COS, SIN, X, Y
 from sim.engines.vector.blocks import blocks, launch
+from sim.engines.vector.gpu import cuda
 from sim.engines.vector.simd import LANES
 from sim.robots.cars import Car
 from sim.scenes.track import Track
-
-try:
-    from numba import cuda
-except ImportError as error:  # pragma: no cover - numba always brings a `cuda` module of some kind
-    raise ValueError("engine=car_cuda needs numba-cuda: pip install 'sim2metal[cuda]'") from error
 
 THREADS = 64
 

@@ -15,13 +15,9 @@ import numpy as np
 from sim.engines.flight import dynamics
 from sim.engines.flight.dynamics import COMMAND_ROWS, REST, SIGNAL_ROWS, SIGNALS, STATE
 from sim.engines.vector.blocks import blocks, launch, to_lanes
+from sim.engines.vector.gpu import cuda
 from sim.engines.vector.simd import LANES
 from sim.robots.quadrotors import Quadrotor
-
-try:
-    from numba import cuda
-except ImportError as error:  # pragma: no cover - numba always brings a `cuda` module of some kind
-    raise ValueError("device=cuda needs numba-cuda: pip install 'sim2metal[cuda]'") from error
 
 THREADS = 128
 

@@ -16,14 +16,10 @@ from numpy.typing import NDArray
 from sim.engines.pitch import Array, Pitch, dynamics
 from sim.engines.pitch.rows import BALL, COMMAND_ROWS, ROBOT
 from sim.engines.vector.blocks import blocks, launch
+from sim.engines.vector.gpu import cuda
 from sim.engines.vector.simd import LANES
 from sim.robots.wheeled import Wheeled
 from sim.scenes.pitch import Ball, Field
-
-try:
-    from numba import cuda
-except ImportError as error:  # pragma: no cover - numba always brings a `cuda` module of some kind
-    raise ValueError("engine=pitch_cuda needs numba-cuda: pip install 'sim2metal[cuda]'") from error
 
 THREADS = 64
 
