@@ -32,7 +32,8 @@ def test_learners_learn_there_and_go_on(name, tmp_path):
     from policies.algorithms import ppo, sac
 
     kind = {"ppo": ppo.Ppo, "sac": sac.Sac}[name]
-    few = {"total_steps": 4096, "num_envs": 64}
+    few = {"total_steps": 4096, "num_envs": 64, "evaluation_episodes": 64}
+    few |= {"report_every": 16, "warmup_steps": 512} if name == "sac" else {}
     first = kind(make("quad_hover"), kind.Config(**few), 0, device="cuda")
     steps = first.learn()
     assert np.isfinite([*next(steps).values()]).all()
