@@ -364,7 +364,8 @@ class Writer:
         line = Line.of(node, source.shape, axes)
 
         def lines() -> list[str]:
-            return reduction(node, self.pointer(source.name), self.pointer(result.name), line)
+            whole = result.dtype.kind in "iu"
+            return reduction(node, self.pointer(source.name), self.pointer(result.name), line, whole)
 
         body = of_expression(" ".join(TOTALS[node.operator])) + LOOPED
         self.add([source.name], {result.name: result.size}, lines, body * source.size + LOOPED * result.size)
