@@ -19,6 +19,7 @@ from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
+from deploy.codegen.structs import check_limits, limited
 from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -221,6 +222,7 @@ class Source:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
         for group in (policy.inputs, policy.outputs, policy.state):
             members(s.name for s in group)
+        check_limits(policy)
         self.policy, self.weights = policy, weights
         self.title = c_comment(f"{policy.name} ({policy.task}, {policy.robot})")
         try:
@@ -345,12 +347,12 @@ class Source:
         return next(s.size for s in self.policy.inputs if s.name == name)
 
     def _store(self) -> list[str]:
-        """Nothing of the caller's changes before all results are known and finite."""
-        members = [f"commands->{s.name}" for s in self.policy.outputs]
-        members += [f"state->{s.name}" for s in self.policy.state]
+        """Nothing of the caller's changes before all results are known and finite. Commands keep to their limits."""
+        members = [(f"commands->{s.name}", limited(s)) for s in self.policy.outputs]
+        members += [(f"state->{s.name}", "({})[i]") for s in self.policy.state]
         return [
-            f"for (int i = 0; i < {size}; ++i) {to}[i] = ({place})[i];"
-            for to, (place, size) in zip(members, self._results(), strict=True)
+            f"for (int i = 0; i < {size}; ++i) {to}[i] = {value.format(place)};"
+            for (to, value), (place, size) in zip(members, self._results(), strict=True)
         ]
 
     def _reset(self) -> list[str]:

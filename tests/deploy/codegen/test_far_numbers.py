@@ -9,6 +9,7 @@ from deploy.codegen.source import generate
 from deploy.policy_file import PolicyFile
 from tests.deploy.codegen.graph_policy import one_node, policy_of
 from tests.deploy.codegen.native import Native
+from tests.deploy.sample_policy import resealed
 
 F, LAST = np.float32, np.array([-1])
 
@@ -111,3 +112,29 @@ def test_zeros_can_be_quantised_as_they_come(tmp_path):
     graph = {"nodes": nodes, "inputs": {"x": (6,)}, "outputs": {"y": (4,)}, "constants": constants}
     got, want = both(tmp_path, graph, [0.0, 1.0, -3.0])
     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (-1.0, 1.0, [1.0, -1.0]),
+        (-0.5, None, [625.0, -0.5]),
+        (None, 0.25, [0.25, -625.0]),
+        (None, None, [625.0, -625.0]),
+    ],
+)
+def test_c_keeps_to_the_limits_that_a_file_promises(tmp_path, low, high, wanted):
+    """A stranger's graph need not, and who links the C has no guard."""
+    nodes = [helper.make_node("Mul", ["x", "share"], ["y"])]
+    path = policy_of(tmp_path / "p.onnx", nodes, {"x": (1,)}, {"y": (1,)}, {"share": F(0.0625)})
+    policy = PolicyFile.load(path)
+    told = [{**policy.metadata["outputs"][0], "low": low, "high": high}]
+    native = Native(resealed(policy, tmp_path / "told.onnx", outputs=told))
+    assert [native.step({"x": F([x])})["y"][0] for x in (1e4, -1e4)] == wanted
+
+
+def test_a_file_whose_own_vectors_break_its_limits_has_no_c(tmp_path):
+    policy = PolicyFile.load(policy_of(tmp_path / "p.onnx", **one_node("Neg")))
+    told = [{**policy.metadata["outputs"][0], "low": -0.1, "high": 0.1}]
+    with pytest.raises(GraphError, match="beyond its limits of -0.1 to 0.1, which C keeps to"):
+        generate(str(resealed(policy, tmp_path / "told.onnx", outputs=told)))
