@@ -138,3 +138,24 @@ def test_a_file_whose_own_vectors_break_its_limits_has_no_c(tmp_path):
     told = [{**policy.metadata["outputs"][0], "low": -0.1, "high": 0.1}]
     with pytest.raises(GraphError, match="beyond its limits of -0.1 to 0.1, which C keeps to"):
         generate(str(resealed(policy, tmp_path / "told.onnx", outputs=told)))
+
+
+def test_one_wild_sample_does_not_spoil_the_memory_for_good(tmp_path):
+    """C refuses such a step; onnxruntime's state was infinite from then on, and the robot lost its policy."""
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["square"]),
+        helper.make_node("Mul", ["state.h", "half"], ["kept"]),
+        helper.make_node("Add", ["square", "kept"], ["next_state.h"]),
+        helper.make_node("Add", ["x", "kept"], ["y"]),
+    ]
+    path = policy_of(tmp_path / "p.onnx", nodes, {"x": (2,)}, {"y": (2,)}, {"half": F(0.5)}, {"h": [1.0, 2.0]})
+    native, policy = Native(path), PolicyFile.load(path)
+    policy.reset(3)
+    for value in (0.3, 1e30, 0.2, 0.1):
+        signals = np.zeros((3, 2), F)
+        signals[1] = value
+        got, want = native.step({"x": signals[1]}), policy.step({"x": signals})["y"]
+        assert np.isfinite(want[[0, 2]]).all()  # nobody else's step is refused
+        np.testing.assert_array_equal(np.full(2, np.nan, F) if got is None else got["y"], want[1])
+    np.testing.assert_array_equal(native.state["h"], policy.states()["h"][1])
+    assert np.isfinite(policy.states()["h"]).all()
