@@ -233,6 +233,8 @@ class Source:
     def _write(self, policy: PolicyFile, content: bytes, weights: str) -> None:
         """The program, and what it should make of the vectors."""
         graph = FORMATS[weights].plan(read(content, SUPPORTED))
+        held = {name for node in graph.nodes for name in node.inputs if name and graph.values[name].data is not None}
+        self._bound(sum(graph.values[name].size for name in held))  # before they become texts
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
         self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
         if weights != "float32":
@@ -247,9 +249,11 @@ class Source:
         written = [*self.program.lines, *(text for _, texts in self.program.constants.values() for text in texts)]
         called = {name for line in written for name in CALLED.findall(line)}
         self.rare = not called <= common  # it needs policy_functions.h, too
-        numbers = self.program.memory + sum(len(texts) for _, texts in self.program.constants.values())
+        self._bound(self.program.memory + sum(len(texts) for _, texts in self.program.constants.values()))
+
+    def _bound(self, numbers: int) -> None:
         if numbers > MOST_NUMBERS:
-            raise GraphError(f"{policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")
+            raise GraphError(f"{self.policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")
 
     def files(self) -> dict[str, str]:
         """File name -> content."""

@@ -140,6 +140,20 @@ def test_a_file_whose_own_vectors_break_its_limits_has_no_c(tmp_path):
         generate(str(resealed(policy, tmp_path / "told.onnx", outputs=told)))
 
 
+def test_too_many_numbers_are_refused_before_they_are_written(tmp_path, monkeypatch):
+    """Sixteen million of them as text took gigabytes, to be refused then."""
+
+    def written(*_):
+        raise RuntimeError("they became texts")
+
+    graph = one_node("MatMul", "w", constants={"w": np.ones((6, 30), F)}, result=(30,))
+    path = policy_of(tmp_path / "p.onnx", **graph)
+    monkeypatch.setattr("deploy.codegen.source.MOST_NUMBERS", 179)
+    monkeypatch.setattr("deploy.codegen.program.Writer.program", written)
+    with pytest.raises(GraphError, match="180 numbers are too many for C, which holds 179"):
+        generate(str(path))
+
+
 def test_one_wild_sample_does_not_spoil_the_memory_for_good(tmp_path):
     """C refuses such a step; onnxruntime's state was infinite from then on, and the robot lost its policy."""
     nodes = [
