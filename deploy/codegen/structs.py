@@ -14,6 +14,7 @@ from deploy.policy_file import PolicyFile
 from sim.spec import Signal
 
 MOST = float(np.finfo(np.float32).max)
+WHOLE = 2**24  # up to here each is a float32
 
 
 def struct_type(policy: PolicyFile) -> np.dtype[Any]:
@@ -40,7 +41,10 @@ def unpacked(policy: PolicyFile, data: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def check_limits(policy: PolicyFile) -> None:
-    """GraphError when the file's own vectors command what its limits forbid."""
+    """GraphError when the file's own vectors command what its limits forbid, or tokens are more than C tells apart."""
+    for s in policy.inputs:
+        if s.dtype == "int64" and max(-s.low, s.high) > WHOLE:
+            raise GraphError(f"{policy.path}: {s.name} goes to {s.high:g}; C tells whole numbers apart up to {WHOLE}")
     for s in policy.outputs:
         values, spare = policy.vectors.outputs[s.name], policy.vectors.tolerance * policy.vectors.span(s)
         if values.min() < s.low - spare or values.max() > s.high + spare:

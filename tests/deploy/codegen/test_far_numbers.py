@@ -1,12 +1,16 @@
 """Legal graphs and numbers that nobody thinks of: C says what onnxruntime says, or refuses the step or the file."""
 
+import copy
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.source import generate
+from deploy.codegen.structs import check_limits
 from deploy.policy_file import PolicyFile
+from sim.spec import Signal
 from tests.deploy.codegen.graph_policy import one_node, policy_of
 from tests.deploy.codegen.native import Native
 from tests.deploy.sample_policy import resealed
@@ -138,6 +142,17 @@ def test_a_file_whose_own_vectors_break_its_limits_has_no_c(tmp_path):
     told = [{**policy.metadata["outputs"][0], "low": -0.1, "high": 0.1}]
     with pytest.raises(GraphError, match="beyond its limits of -0.1 to 0.1, which C keeps to"):
         generate(str(resealed(policy, tmp_path / "told.onnx", outputs=told)))
+
+
+@pytest.mark.parametrize(("high", "taken"), [(2.0**24, True), (2.0**24 + 2.0, False)])
+def test_tokens_that_c_does_not_tell_apart_are_refused(tmp_path, high, taken):
+    policy = copy.copy(PolicyFile.load(policy_of(tmp_path / "p.onnx", **one_node("Neg"))))
+    policy.inputs = (Signal("words", (6,), low=0.0, high=high, dtype="int64"),)
+    if taken:
+        check_limits(policy)
+        return
+    with pytest.raises(GraphError, match="words goes to 1.67772e.07; C tells whole numbers apart up to 16777216"):
+        check_limits(policy)
 
 
 def test_too_many_numbers_are_refused_before_they_are_written(tmp_path, monkeypatch):
