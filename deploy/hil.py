@@ -39,7 +39,7 @@ from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
-from sim.spec import pictures
+from sim.spec import Signal, pictures
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
@@ -142,6 +142,12 @@ def build(
     return image, measure(Chip(image, count=True, board=BOARDS[board]), policy, residual=residual)
 
 
+def _range(command: Signal) -> float:
+    """Of a command; 1 where it has no limits: as a share of infinity every difference is nothing."""
+    span = command.high - command.low
+    return span if np.isfinite(span) else 1.0
+
+
 class Listening:
     """A policy as onnxruntime computes it, with a chip that is asked the same and not obeyed."""
 
@@ -161,7 +167,7 @@ class Listening:
         counted, self.chip.statistics = self.chip.statistics, self.statistics
         wanted, asked = self.policy.step(signals), self.chip.step(signals)
         self.chip.statistics = counted
-        apart = max(float(np.abs(wanted[s.name] - asked[s.name]).max()) / (s.high - s.low) for s in self.outputs)
+        apart = max(float(np.abs(wanted[s.name] - asked[s.name]).max()) / _range(s) for s in self.outputs)
         if np.isfinite(apart):  # it answered
             self.difference = max(self.difference, apart)
         return wanted
@@ -184,7 +190,7 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
     """As long as both last: a game is over when somebody scores."""
     both = min(len(flight[policy.outputs[0].name]) for flight in (ours, theirs))
     ours, theirs = ({name: value[:both] for name, value in flight.items()} for flight in (ours, theirs))
-    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / (s.high - s.low) for s in policy.outputs)
+    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / _range(s) for s in policy.outputs)
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
 

@@ -6,6 +6,7 @@ import shutil
 import threading
 import tty
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from deploy.mcu.protocol import Decoder, crc16, frame
 from deploy.mcu.qemu import QEMU, QemuPort
 from deploy.policy_file import PolicyFile
 from deploy.runtimes import Connected
+from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
 from tests.deploy.vision_policy import seeing
@@ -210,6 +212,13 @@ def test_the_command_fails_where_the_chip_did(policy, port, image, monkeypatch, 
             cli.call(hil.main, words)
         assert ended.value.code == 1
     assert ("REFUSED" in capsys.readouterr().out) == (line is Crashing)
+
+
+def test_commands_without_limits_are_compared_too():
+    """As a share of an infinite range every difference was nothing, and every chip equal."""
+    policy = SimpleNamespace(outputs=(Signal("torque", (1,), "Nm"), Signal("speed", (1,), low=-2.0, high=2.0)))
+    flights = [{"torque": np.full((3, 1, 1), x, np.float32), "speed": np.zeros((3, 1, 1))} for x in (0.0, 0.5)]
+    assert hil._differences(policy, *flights) == (0.5, 0.0)
 
 
 def test_a_chip_without_a_learner_says_so(chip):
