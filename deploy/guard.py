@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.safety.dead_reckoning import SENSED
-from deploy.safety.envelope import LAST, Envelope
+from deploy.safety.envelope import LAST, Envelope, check
 from deploy.safety.fallback import COMMAND
 from deploy.safety.ladder import HOLD as STAY
 from deploy.safety.ladder import LAND, Ladder
@@ -86,9 +86,7 @@ class Guard:
         self._places = self.envelope.places()
         needs = self.envelope.needs() | {f"the safe {command}": name for command, name in self._places.items()}
         needs |= {f"recovery by {name}": name for name in (recovery.rules.needs if recovery else ())}
-        for rule, name in needs.items():
-            if name not in known:
-                raise ValueError(f"{rule} needs the signal {name!r}; there are: {', '.join(sorted(known))}")
+        check(needs, known)
         if ladder is not None:
             needs |= {f"the ladder's {name}": name for name in SENSED}
         read = {s.name for s in inputs}

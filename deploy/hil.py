@@ -3,6 +3,7 @@
 The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
 episode is flown twice, by the chip and by onnxruntime, from the same start. What sees pictures, whose bytes turn the
 last bit of a number into another picture, is compared along onnxruntime's flight: the chip is shown the same.
+The status is 1 where they flew differently (of float32 weights), or the chip refused or did not answer.
 With `learn=true` the chip learns in flight what a changed robot needs more than the policy says: `deploy.mcu.learning`.
 """
 
@@ -38,10 +39,11 @@ from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
-from sim.spec import pictures
+from sim.spec import Signal, pictures
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
+MOST_LOST = 0.1  # of the steps: a chip that answers fewer did not fly
 
 Floats = NDArray[np.float32]
 
@@ -107,15 +109,21 @@ class Report:
     stack: int | None  # bytes
     repeated: int
     lost: int
+    refused: dict[str, int]  # steps, by the chip's reason: it restarted, or what it was told or computed is not finite
     answered: int  # steps
     wall_seconds: float  # of the chip's flights
+
+    @property
+    def whole(self) -> bool:
+        """Whether the chip flew all flights: it refused nothing, and answered all but a few steps."""
+        return not self.refused and self.lost <= MOST_LOST * (self.lost + self.answered) and self.answered > 0
 
     @property
     def equal(self) -> bool:
         """Whether chip and onnxruntime flew the same."""
         same = self.command_difference <= SAME_COMMAND and self.position_difference <= SAME_POSITION
         alike = self.shown or self.success == self.success_onnxruntime
-        return self.answered > 0 and self.compared > 0 and same and alike
+        return self.whole and self.compared > 0 and same and alike
 
 
 def build(
@@ -134,12 +142,18 @@ def build(
     return image, measure(Chip(image, count=True, board=BOARDS[board]), policy, residual=residual)
 
 
+def _range(command: Signal) -> float:
+    """Of a command; 1 where it has no limits: as a share of infinity every difference is nothing."""
+    span = command.high - command.low
+    return span if np.isfinite(span) else 1.0
+
+
 class Listening:
     """A policy as onnxruntime computes it, with a chip that is asked the same and not obeyed."""
 
     def __init__(self, policy: PolicyFile, chip: OnChip, difference: float = 0.0) -> None:
         """`difference`: the largest so far, as a share of the command's range."""
-        self.policy, self.chip, self.difference, self.heard = policy, chip, difference, False
+        self.policy, self.chip, self.difference, self.statistics = policy, chip, difference, Statistics()
         self.path, self.robot, self.rate_hz, self.vectors = policy.path, policy.robot, policy.rate_hz, policy.vectors
         self.inputs, self.outputs = policy.inputs, policy.outputs
 
@@ -150,13 +164,19 @@ class Listening:
 
     def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Onnxruntime's commands."""
-        counted, self.chip.statistics = self.chip.statistics, Statistics()
+        counted, self.chip.statistics = self.chip.statistics, self.statistics
         wanted, asked = self.policy.step(signals), self.chip.step(signals)
         self.chip.statistics = counted
-        apart = max(float(np.abs(wanted[s.name] - asked[s.name]).max()) / (s.high - s.low) for s in self.outputs)
+        apart = max(float(np.abs(wanted[s.name] - asked[s.name]).max()) / _range(s) for s in self.outputs)
         if np.isfinite(apart):  # it answered
-            self.heard, self.difference = True, max(self.difference, apart)
+            self.difference = max(self.difference, apart)
         return wanted
+
+    @property
+    def heard(self) -> bool:
+        """Whether the chip was there until the end."""
+        answered, lost = len(self.statistics.round_trips), self.statistics.lost
+        return answered > 0 and not self.statistics.faults and lost <= MOST_LOST * (lost + answered)
 
 
 def fly(policy: Policy, driver: Simulated, steps: int | None) -> tuple[dict[str, Any], dict[str, Floats]]:
@@ -170,7 +190,7 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
     """As long as both last: a game is over when somebody scores."""
     both = min(len(flight[policy.outputs[0].name]) for flight in (ours, theirs))
     ours, theirs = ({name: value[:both] for name, value in flight.items()} for flight in (ours, theirs))
-    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / (s.high - s.low) for s in policy.outputs)
+    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / _range(s) for s in policy.outputs)
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
 
@@ -225,6 +245,7 @@ def evaluate(
         stack=cost.stack if cost else None,
         repeated=seen.repeated,
         lost=seen.lost,
+        refused=dict(seen.faults),
         answered=len(seen.round_trips),
         wall_seconds=wall,
     )
@@ -264,6 +285,7 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
         f"median {1e3 * report.round_trip_p50:.2f} ms, 99 % below {1e3 * report.round_trip_p99:.2f} ms",
         *(["which is longer than a control step: a camera has to be the chip's own, not at the end of a line"] * slow),
         f"requests repeated {report.repeated}, steps answered {report.answered}, lost {report.lost}",
+        *(f"steps REFUSED by the chip {count}: {why}" for why, count in report.refused.items()),
     ]
 
 
@@ -327,6 +349,9 @@ def main(argv: Sequence[str]) -> None:
     print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))
     if config.json:
         Path(config.json).write_text(json.dumps({**asdict(report), "equal": report.equal}, indent=1) + "\n")
+    unequal = report.compared > 0 and config.weights == "float32" and not report.equal  # others are rounded
+    if unequal or not report.whole:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

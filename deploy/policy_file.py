@@ -242,6 +242,7 @@ class PolicyFile:
         """Commands (n, *shape) by name for signals (n, *shape) by name; for one robot also (*shape) for (*shape).
 
         Raises PolicyFileError when a signal is missing, of the wrong shape or not finite; the state is then unchanged.
+        A robot of which the graph makes a state that is not finite keeps the one before; its commands are NaN.
         """
         places = self._places[self._turn]
         single = False
@@ -257,7 +258,22 @@ class PolicyFile:
             place[...] = value
         self._run()
         self._turn = 1 - self._turn
+        if self.state:
+            self._keep_finite(places)
         return {s.name: places[s.name][0].copy() if single else places[s.name].copy() for s in self.outputs}
+
+    def _keep_finite(self, places: Mapping[str, AnyArray]) -> None:
+        """As in C: a robot of which a command or next state is not finite has no command, and keeps its state."""
+        made = [places[s.name] for s in self.outputs] + [places[f"next_state.{s.name}"] for s in self.state]
+        if all(math.isfinite(np.vdot(value, value)) for value in made):
+            return
+        broken = np.zeros(self.n, bool)
+        for value in made:
+            broken |= ~np.isfinite(value.reshape(self.n, -1)).all(axis=1)
+        for command in self.outputs:
+            places[command.name][broken] = np.nan
+        for state in self.state:
+            places[f"next_state.{state.name}"][broken] = places[f"state.{state.name}"][broken]
 
     def _run(self) -> None:
         try:

@@ -69,6 +69,12 @@ static POLICY_UNUSED float policy_mod(float x, float y, int c) {
     return !c && r != 0.0f && (r < 0.0f) != (y < 0.0f) ? r + y : r;
 }
 
+/* e^x, infinite where that is too large; as far as policy_exp goes the same. */
+static POLICY_UNUSED float policy_exponential(float x) {
+    const float half = policy_exp(0.5f * x);
+    return policy_size(x) <= 87.0f ? policy_exp(x) : half * half;
+}
+
 /* x > 0 is 2^exponent times the result, which is within [sqrt(1/2), sqrt(2)). */
 static POLICY_UNUSED float policy_mantissa(float x, float *exponent) {
     policy_word word = {x};
@@ -180,15 +186,21 @@ static POLICY_UNUSED float policy_asin(float x) { return policy_atan(x / policy_
 
 static POLICY_UNUSED float policy_acos(float x) { return 2.0f * policy_atan(policy_sqrt((1.0f - x) / (1.0f + x))); }
 
+/* e^|x| / 2, which is finite for a little longer than e^|x|. */
+static POLICY_UNUSED float policy_half_exponential(float x) {
+    const float half = policy_exp(0.5f * policy_size(x));
+    return 0.5f * half * half;
+}
+
 static POLICY_UNUSED float policy_sinh(float x) {
-    const float z = x * x, e = policy_exp(x);
+    const float z = x * x, e = policy_half_exponential(x), y = e - 0.25f / e;
     const float small = x + x * z * (((2.75573192e-6f * z + 1.98412698e-4f) * z + 8.33333333e-3f) * z + 0.166666667f);
-    return policy_size(x) < 1.0f ? small : 0.5f * (e - 1.0f / e);
+    return policy_size(x) < 1.0f ? small : x < 0.0f ? -y : y;
 }
 
 static POLICY_UNUSED float policy_cosh(float x) {
-    const float e = policy_exp(x);
-    return 0.5f * (e + 1.0f / e);
+    const float e = policy_half_exponential(x);
+    return e + 0.25f / e;
 }
 
 static POLICY_UNUSED float policy_asinh(float x) {

@@ -22,6 +22,7 @@ FUNCTIONS = {
     "policy_sqrt": 16.0,
     "policy_clip": 8.0,
     "policy_exp": 34.0,
+    "policy_exponential": 75.0,
     "policy_tanh": 60.0,
     "policy_sigmoid": 52.0,
     "policy_erf": 85.0,

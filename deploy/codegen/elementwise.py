@@ -34,7 +34,7 @@ ELEMENTWISE = {
     "Elu": "({0} > 0.0f ? {0} : {alpha} * (policy_exp({0}) - 1.0f))",
     "Equal": "({0} == {1} ? 1.0f : 0.0f)",
     "Erf": "policy_erf({0})",
-    "Exp": "policy_exp({0})",
+    "Exp": "policy_exponential({0})",
     "Floor": "policy_floor({0})",
     "Gelu": "policy_gelu({0})",
     "Greater": "({0} > {1} ? 1.0f : 0.0f)",
@@ -61,7 +61,7 @@ ELEMENTWISE = {
     "Relu": "({0} < 0.0f ? 0.0f : {0})",
     "Round": "policy_nearest({0})",
     "Selu": "{gamma} * ({0} > 0.0f ? {0} : {alpha} * (policy_exp({0}) - 1.0f))",
-    "Shrink": "({0} < -{lambd} ? {0} + {bias} : {0} > {lambd} ? {0} - {bias} : 0.0f)",
+    "Shrink": "({0} < -({lambd}) ? {0} + {bias} : {0} > {lambd} ? {0} - {bias} : 0.0f)",
     "Sigmoid": "policy_sigmoid({0})",
     "Sign": "({0} > 0.0f ? 1.0f : {0} < 0.0f ? -1.0f : {0})",
     "Sin": "policy_sin({0})",
@@ -99,6 +99,7 @@ POWERS = {
     -1.0: "1.0f / {0}",
     -2.0: "1.0f / ({0} * {0})",
 }
+MOST_FACTORS = 24  # of whole numbers: two to the power of more is beyond those that floats have
 WRAPPED = {
     "Add",
     "Sub",
@@ -148,8 +149,8 @@ def expression(node: Node, inputs: Sequence[str], values: Sequence[Value | None]
     if node.operator in ("Cast", "CastLike"):
         return _cast(node, inputs[0], values[0], result)
     template = ELEMENTWISE[node.operator]
-    if node.operator == "Pow" and (exponent := _one(values[1])) in POWERS:
-        template = POWERS[exponent]
+    if node.operator == "Pow":
+        template = _power(node, _one(values[1]), template, result)
     if node.operator == "Div" and result.dtype.kind in "iu":
         template = "policy_towards_zero({0} / {1})"
     if node.operator == "Gelu" and node.attributes.get("approximate", b"none") == b"tanh":
@@ -168,6 +169,15 @@ def _one(value: Value | None) -> float | None:
     if value is None or value.data is None or len(np.unique(value.data)) != 1:
         return None
     return float(value.data.flat[0])
+
+
+def _power(node: Node, exponent: float | None, template: str, result: Value) -> str:
+    """Of whole numbers as a product, which is exact; a fraction would not be whole."""
+    if result.dtype.kind not in "iu":
+        return template if exponent is None else POWERS.get(exponent, template)
+    if exponent is None or exponent not in range(1, MOST_FACTORS + 1):
+        raise GraphError(f"{node} computes with {result.dtype}; cast to float32 first")
+    return " * ".join(["{0}"] * int(exponent))
 
 
 def _cast(node: Node, x: str, value: Value | None, result: Value) -> str:
@@ -196,6 +206,6 @@ def _clip(node: Node, inputs: Sequence[str], values: Sequence[Value | None]) -> 
         if value.size != 1:
             raise GraphError(f"{node} has a limit that is not one number")
         limit = inputs[index] if value.data is None else literal(value.data.item())
-        if "INFINITY" not in limit:
+        if limit != {"<": "-POLICY_INFINITY", ">": "POLICY_INFINITY"}[sign]:
             text = f"({text} {sign} {limit} ? {limit} : {text})"
     return text

@@ -34,6 +34,7 @@ from deploy.codegen.windows import convolution, pool, window
 
 Floats = NDArray[np.float32]
 MOST_RUNS = 8  # a move of more separate pieces than this is written as a table of indices
+MOST_TOGETHER = 16  # elementwise operators in one loop: each may keep a number on the stack, whose size is promised
 
 
 @dataclass
@@ -174,7 +175,7 @@ class Writer:
         group: list[Node] = []
         size = self.value(nodes[0].outputs[0]).size
         for node in nodes:
-            if not elementwise(node) or self.value(node.outputs[0]).size != size:
+            if len(group) == MOST_TOGETHER or not elementwise(node) or self.value(node.outputs[0]).size != size:
                 break
             group.append(node)
         return group
@@ -363,7 +364,8 @@ class Writer:
         line = Line.of(node, source.shape, axes)
 
         def lines() -> list[str]:
-            return reduction(node, self.pointer(source.name), self.pointer(result.name), line)
+            whole = result.dtype.kind in "iu"
+            return reduction(node, self.pointer(source.name), self.pointer(result.name), line, whole)
 
         body = of_expression(" ".join(TOTALS[node.operator])) + LOOPED
         self.add([source.name], {result.name: result.size}, lines, body * source.size + LOOPED * result.size)

@@ -23,6 +23,7 @@ TOTALS = {
 }
 TOTALS["ReduceLogSumExp"] = ("0.0f", "", "")  # written by hand: less the largest
 TOTALS |= {"GlobalAveragePool": TOTALS["ReduceMean"], "GlobalMaxPool": TOTALS["ReduceMax"]}
+WHOLE = {"ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
 ALONG = {"ArgMax", "ArgMin", "CumSum", "LogSoftmax", "Softmax", "TopK"}  # one axis
 
 
@@ -59,14 +60,17 @@ class Line:
         return [f"for (int i = 0; i < {self.count}; ++i) {{", *(f"    {line}" for line in body), "}"]
 
 
-def reduction(node: Node, x: str, y: str, line: Line) -> list[str]:
-    """One number per line."""
+def reduction(node: Node, x: str, y: str, line: Line, whole: bool) -> list[str]:
+    """One number per line; `whole`: of whole numbers, which a mean is, too."""
     if node.operator == "ReduceLogSumExp":
         body = [*_largest(line, x), f"for (int k = 0; k < {line.length}; ++k)"]
         body += [f"    total += policy_exp({line.at(x, 'k')} - most);", f"{y}[i] = most + policy_log(total);"]
         return line.each(body)
     begin, step, end = TOTALS[node.operator]
     first = "1" if "{0}" in begin else "0"
+    if whole and node.operator not in WHOLE:
+        raise GraphError(f"{node} computes with whole numbers; cast to float32 first")
+    end = f"policy_towards_zero({end})" if whole and node.operator == "ReduceMean" else end
     body = [
         f"float total = {begin.format(line.at(x, '0'))};",
         f"for (int k = {first}; k < {line.length}; ++k) {{",
@@ -110,8 +114,8 @@ def _softmax(node: Node, line: Line, x: str, y: str) -> list[str]:
     each, element, made = f"for (int k = 0; k < {line.length}; ++k)", line.at(x, "k"), line.at(y, "k")
     body = [*_largest(line, x)]
     if node.operator == "LogSoftmax":
-        body += [f"{each} total += policy_exp({element} - most);", "total = most + policy_log(total);"]
-        return line.each([*body, f"{each} {made} = {element} - total;"])
+        body += [f"{each} total += policy_exp({element} - most);", "total = policy_log(total);"]
+        return line.each([*body, f"{each} {made} = {element} - most - total;"])  # their difference first: exact
     body += [each, f"    total += {made} = policy_exp({element} - most);", f"{each} {made} /= total;"]
     return line.each(body)
 

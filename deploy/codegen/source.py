@@ -19,6 +19,7 @@ from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
+from deploy.codegen.structs import check_limits, limited
 from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -221,6 +222,7 @@ class Source:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
         for group in (policy.inputs, policy.outputs, policy.state):
             members(s.name for s in group)
+        check_limits(policy)
         self.policy, self.weights = policy, weights
         self.title = c_comment(f"{policy.name} ({policy.task}, {policy.robot})")
         try:
@@ -231,6 +233,8 @@ class Source:
     def _write(self, policy: PolicyFile, content: bytes, weights: str) -> None:
         """The program, and what it should make of the vectors."""
         graph = FORMATS[weights].plan(read(content, SUPPORTED))
+        held = {name for node in graph.nodes for name in node.inputs if name and graph.values[name].data is not None}
+        self._bound(sum(graph.values[name].size for name in held))  # before they become texts
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
         self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
         if weights != "float32":
@@ -245,9 +249,11 @@ class Source:
         written = [*self.program.lines, *(text for _, texts in self.program.constants.values() for text in texts)]
         called = {name for line in written for name in CALLED.findall(line)}
         self.rare = not called <= common  # it needs policy_functions.h, too
-        numbers = self.program.memory + sum(len(texts) for _, texts in self.program.constants.values())
+        self._bound(self.program.memory + sum(len(texts) for _, texts in self.program.constants.values()))
+
+    def _bound(self, numbers: int) -> None:
         if numbers > MOST_NUMBERS:
-            raise GraphError(f"{policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")
+            raise GraphError(f"{self.policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")
 
     def files(self) -> dict[str, str]:
         """File name -> content."""
@@ -345,12 +351,12 @@ class Source:
         return next(s.size for s in self.policy.inputs if s.name == name)
 
     def _store(self) -> list[str]:
-        """Nothing of the caller's changes before all results are known and finite."""
-        members = [f"commands->{s.name}" for s in self.policy.outputs]
-        members += [f"state->{s.name}" for s in self.policy.state]
+        """Nothing of the caller's changes before all results are known and finite. Commands keep to their limits."""
+        members = [(f"commands->{s.name}", limited(s)) for s in self.policy.outputs]
+        members += [(f"state->{s.name}", "({})[i]") for s in self.policy.state]
         return [
-            f"for (int i = 0; i < {size}; ++i) {to}[i] = ({place})[i];"
-            for to, (place, size) in zip(members, self._results(), strict=True)
+            f"for (int i = 0; i < {size}; ++i) {to}[i] = {value.format(place)};"
+            for (to, value), (place, size) in zip(members, self._results(), strict=True)
         ]
 
     def _reset(self) -> list[str]:

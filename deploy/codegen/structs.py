@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.codegen.elementwise import number
+from deploy.codegen.onnx_graph import GraphError
 from deploy.policy_file import PolicyFile
+from sim.spec import Signal
+
+MOST = float(np.finfo(np.float32).max)
+WHOLE = 2**24  # up to here each is a float32
 
 
 def struct_type(policy: PolicyFile) -> np.dtype[Any]:
@@ -32,3 +38,23 @@ def unpacked(policy: PolicyFile, data: bytes) -> dict[str, NDArray[np.float32]]:
         commands[signal.name] = values[start : start + signal.size].reshape(signal.shape).astype(np.float32)
         start += signal.size
     return commands
+
+
+def check_limits(policy: PolicyFile) -> None:
+    """GraphError when the file's own vectors command what its limits forbid, or tokens are more than C tells apart."""
+    for s in policy.inputs:
+        if s.dtype == "int64" and max(-s.low, s.high) > WHOLE:
+            raise GraphError(f"{policy.path}: {s.name} goes to {s.high:g}; C tells whole numbers apart up to {WHOLE}")
+    for s in policy.outputs:
+        values, spare = policy.vectors.outputs[s.name], policy.vectors.tolerance * policy.vectors.span(s)
+        if values.min() < s.low - spare or values.max() > s.high + spare:
+            raise GraphError(
+                f"{policy.path}: its test vectors command {s.name} {values.min():g} to {values.max():g}, beyond its "
+                f"limits of {s.low:g} to {s.high:g}, which C keeps to: export it again, with them in the graph"
+            )
+
+
+def limited(command: Signal) -> str:
+    """Element i of a command that is computed at {}: what a file promises of it, its graph need not keep."""
+    low, high = max(command.low, -MOST), min(command.high, MOST)
+    return "({})[i]" if (low, high) == (-MOST, MOST) else f"policy_clip(({{}})[i], {number(low)}, {number(high)})"

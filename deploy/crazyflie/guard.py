@@ -183,7 +183,7 @@ class Guard:
     def share(self, elapsed: float) -> float:
         """How much of the command is the policy's (0..1) that took over `elapsed` seconds ago."""
         ramp = self.limits["ramp"]
-        return elapsed / ramp if elapsed < ramp else 1.0
+        return elapsed / ramp if elapsed < ramp - TICK else 1.0
 
 
 class Landing:

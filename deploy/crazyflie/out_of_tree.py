@@ -117,7 +117,7 @@ class OutOfTree:
         if self._begun:
             self.guard.weigh(seen, now)
         self.age = now - setpoint.time
-        fresh = setpoint.is_position and self.age <= OLDEST
+        fresh = setpoint.is_position and self.age <= OLDEST + TICK
         computed, self._computed = self._computed, False
         blind = not all(map(math.isfinite, self._seen.motion))
         if blind and self.chosen == FLY and computed:
@@ -256,7 +256,7 @@ class OutOfTree:
         if descent.down:
             self.state, self._piloted = DOWN, False
             return NOTHING
-        self.state = SINKING if self._now - descent.began > HOLD else HOLDING
+        self.state = SINKING if self._now - descent.began > HOLD + TICK else HOLDING
         return self._pilot(stay(descent.place, height))
 
     def _consider(self, fresh: bool, computed: bool) -> None:

@@ -231,6 +231,7 @@ class Package:
             "int ANGULAR_VELOCITY": self._place("max_body_rate", "angular_velocity"),
             "double MAX_BODY_RATE": _double(e.max_body_rate),
             "int VOLTAGE": self._place("min_voltage", "battery_voltage"),
+            "int CELLS": next((s.size for s in self.guard.watched if s.name == "battery_voltage"), 0),
             "float MIN_VOLTAGE": number(e.min_voltage or 0.0),
             "int LOW_VOLTAGE_STEPS": e.low_voltage_steps,
             "float MAX_CHANGE": number(min(1.0, e.max_change or 1.0)),
@@ -372,8 +373,9 @@ def _double(value: float | None) -> str:
     return repr(float(value)) if value is not None and math.isfinite(value) else INFINITE.format("double")
 
 
-def _most(value: int | None) -> str:
-    return "1 << 30" if value is None else str(value)
+def _most(value: float | None) -> str:
+    """A count that must not be reached; files may say fractions."""
+    return "1 << 30" if value is None or value > 1 << 30 else str(math.ceil(value))
 
 
 def _yaml(value: float) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.codegen.structs import packed, struct_type, unpacked
 from deploy.mcu.boards import STM32F405, Board
-from deploy.mcu.emulator import Chip, Cost, EmulatorError
+from deploy.mcu.emulator import STACKED, Chip, Cost, EmulatorError
 from deploy.mcu.residual import PLACE, SPEED, TARGET, Residual
 from deploy.policy_file import PolicyFile
 
@@ -31,10 +31,10 @@ LIBRARY = (
 NEAR = 0.01  # m from its target: there a residual is learned
 
 
-def places(board: Board) -> tuple[int, int, int]:
-    """The addresses of a policy's state, signals and commands, beyond what the image uses itself."""
+def places(board: Board, state: int = 0) -> tuple[int, int, int]:
+    """The addresses of a policy's state of so many bytes, signals and commands, beyond what the image uses itself."""
     begin = board.ram[0]
-    return begin + 0x10000, begin + 0x11000, begin + 0x18000
+    return begin + 0x10000, begin + 0x10000 + max(0x1000, -(-state // 8) * 8), begin + 0x18000
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,18 @@ class Measured:
         return self.cycles / self.board.clock_hz
 
 
+def state_bytes(policy: PolicyFile) -> int:
+    """Of a `policy_state`."""
+    return 4 * sum(s.initial.size for s in policy.state)
+
+
 class Bench:
     """Calls the policy's functions on a chip, without its serial link."""
 
     def __init__(self, chip: Chip, policy: PolicyFile) -> None:
         self.chip, self.policy = chip, policy
         self.command_size = 4 * sum(s.size for s in policy.outputs)
-        self.state, self.signals, self.commands = places(chip.board)
+        self.state, self.signals, self.commands = places(chip.board, state_bytes(policy))
         self.reset()
 
     def reset(self) -> None:
@@ -92,9 +97,11 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
     With the `residual` that learns in it, the costliest step is one in which it does.
     """
     begin, top = chip.board.ram[0], sum(chip.board.ram)
-    state, at_signals, at_commands = places(chip.board)
+    state, at_signals, at_commands = places(chip.board, state_bytes(policy))
     end = max((at + size for at, size in chip.sizes.values() if begin <= at < top), default=begin)
-    if end > state or struct_type(policy).itemsize > at_commands - at_signals:
+    commands = 4 * sum(s.size for s in policy.outputs)
+    room = struct_type(policy).itemsize <= at_commands - at_signals and commands <= top - STACKED - at_commands
+    if end > state or not room:
         raise EmulatorError(f"{chip.path}: uses {end - begin} bytes of memory; only {state - begin} can be measured")
     worst = selftest(Chip(chip.path, core=chip.core, board=chip.board))  # all vectors: too slow where each is counted
     if not worst <= 1.0:

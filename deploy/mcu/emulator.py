@@ -20,6 +20,7 @@ from deploy.mcu.processors import FAMILIES
 SYSTICK, CYCLE_COUNTER = 0xE000E010, 0xE0001004  # of a Cortex-M
 PAINT = 0xA5  # what the stack holds before it is used
 PAGE = 0x1000
+STACKED = 16384  # bytes of stack that are looked at
 
 
 class EmulatorError(RuntimeError):
@@ -227,10 +228,10 @@ class Chip:
         """Call a function and say what it cost. Needs `count=True`."""
         if not self.counting:
             raise ValueError("this chip was made without count=True")
-        lowest = sum(self.board.ram) - 16384
-        self.write(lowest, bytes([PAINT]) * 16384)
+        lowest = sum(self.board.ram) - STACKED
+        self.write(lowest, bytes([PAINT]) * STACKED)
         self._blocks.clear()
         self.call(function, *arguments)
-        left = self.read(lowest, 16384)
+        left = self.read(lowest, STACKED)
         instructions, cycles = self._counted()
-        return Cost(instructions, cycles, 16384 - (len(left) - len(left.lstrip(bytes([PAINT])))))
+        return Cost(instructions, cycles, STACKED - (len(left) - len(left.lstrip(bytes([PAINT])))))

@@ -69,7 +69,7 @@ class Adaptation:
     flash: int | None = None  # bytes
     memory: int | None = None
     stack: int | None = None
-    lost: int = 0  # steps without an answer
+    lost: int = 0  # steps without a command: no answer, or a refusal
     wall_seconds: float = 0.0  # of the chip's flights
 
 
@@ -135,7 +135,7 @@ def adapt(trial: Trial, chip: OnChip, seeds: range, seconds: float, cost: Measur
     began = time.perf_counter()
     made.flights = [trial.flown(chip, seed, seconds) for seed in seeds]
     made.wall_seconds = time.perf_counter() - began
-    made.interventions, made.lost = trial.interventions, chip.statistics.lost
+    made.interventions, made.lost = trial.interventions, chip.statistics.lost + sum(chip.statistics.faults.values())
     made.cycles = cost.cycles if cost else max(chip.statistics.cycles, default=0)
     made.load = made.cycles * chip.rate_hz / STM32F405.clock_hz
     if cost:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from deploy.codegen.source import Source
 from deploy.drivers.quadrotor import STATE, TARGET
 from deploy.policy_file import PolicyFile
@@ -23,6 +25,7 @@ PX4 = Autopilot(
         "max_change": "commands go to the motors as they are",
     },
 )
+PAUSE_MS = 50  # between two samples of the gyroscope, which come every 1 to 4
 # Name, the signals that may have to be younger, ms, what it is.
 AGES = (
     ("POSITION", ("position", "linear_velocity"), 100, "vehicle_local_position may be that old, in us"),
@@ -38,6 +41,8 @@ def limits(policy: PolicyFile) -> str:
     for name, signals, usual_ms, what in AGES:
         own_ms = [1000.0 * s.max_age for s in policy.inputs if s.name in signals]
         lines.append(f"#define LIMIT_{name}_US {max(1, int(1000 * min([usual_ms, *own_ms])))}u /* {what} */")
+    pause_ms = 1000.0 * min(PAUSE_MS / 1000.0, PX4.rules(policy).longest_pause or math.inf)
+    lines.append(f"#define LIMIT_PAUSE_US {max(1, int(1000 * pause_ms))}u /* between two samples in flight */")
     return PX4.header(policy, lines)
 
 

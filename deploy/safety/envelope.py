@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sim.spec import Signal
+
 LAST = "last"  # in `Envelope.safe`: keeps doing what it was told last
 ASKED = ("fence", "max_tilt", "max_speed", "max_body_rate", "min_voltage")  # what a person can put in a file's place
 
+SHAPES = {"fence_low": (3,), "max_tilt": (9,), "max_speed": (3,), "max_body_rate": (3,)}  # of what these rules read
 POSITIVE = (
     "missed_in_a_row",
     "missed_of_100",
@@ -81,6 +84,16 @@ class Envelope:
             "min_voltage": "battery_voltage",
         }
         return {rule: signal for rule, signal in rules.items() if getattr(self, rule) is not None}
+
+
+def check(needs: Mapping[str, str], known: Mapping[str, Signal]) -> None:
+    """ValueError when a rule's signal is not known, or is of another shape than the rule reads."""
+    for rule, name in needs.items():
+        if name not in known:
+            raise ValueError(f"{rule} needs the signal {name!r}; there are: {', '.join(sorted(known))}")
+        shape, wanted = known[name].shape, SHAPES.get(rule)
+        if wanted is not None and shape != wanted:
+            raise ValueError(f"{rule} needs {name!r} of the shape {wanted}; here it has {shape}")
 
 
 def replaced(envelope: Envelope, asked: Mapping[str, float | None]) -> Envelope:

@@ -86,13 +86,16 @@ flight_reason flight_begin(flight *f, const flight_seen *seen, uint64_t now) {
     const flight_reason reason = flight_ready(f, seen, now);
     if (reason != FLIGHT_FINE) return reason;
     policy_reset(&f->policy);
-    f->due = now;
+    f->due = f->looked = now;
     f->begun = true;
     return FLIGHT_FINE;
 }
 
 flight_reason flight_step(flight *f, const flight_seen *seen, uint64_t now) {
     if (!f->begun) return FLIGHT_STALE;
+    const uint64_t passed = now - f->looked;
+    f->looked = now;
+    if (passed > LIMIT_PAUSE_US) return FLIGHT_LATE; /* also by a clock that went back */
     const flight_reason reason = watch(f, seen, now);
     if (reason != FLIGHT_FINE) return reason;
     if (now + EARLY_US < f->due) return FLIGHT_FINE;
@@ -116,6 +119,6 @@ flight_reason flight_step(flight *f, const flight_seen *seen, uint64_t now) {
 const char *flight_says(flight_reason reason) {
     static const char *const texts[FLIGHT_REASONS] = {"fine",     "its self-test fails", "not finite", "stale estimate",
                                                       "geofence", "tilt",                "speed",      "body rate",
-                                                      "estimate reset"};
+                                                      "estimate reset", "it was late"};
     return reason >= FLIGHT_FINE && reason < FLIGHT_REASONS ? texts[reason] : "unknown";
 }

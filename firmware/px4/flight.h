@@ -18,6 +18,7 @@ typedef enum {
     FLIGHT_SPEED,
     FLIGHT_RATE,
     FLIGHT_RESET, /* the estimate jumped: what was learnt of the vehicle, and home, are of another place */
+    FLIGHT_LATE,  /* nobody asked for a step in time, or the last one took that long: what it remembers is of another time */
     FLIGHT_REASONS
 } flight_reason;
 
@@ -39,7 +40,7 @@ typedef struct {
     uint8_t resets[5];      /* as it began */
     float home[3];          /* m, PX4's axes: where it began, and where it stays without a set point */
     float motors[4];        /* the last command of this flight, 0 to 1, in PX4's order */
-    uint64_t due;           /* us: when the policy's next step is */
+    uint64_t due, looked;   /* us: when the policy's next step is; when it was looked at last */
     bool begun, stepped;    /* stepped: there is a command of this flight */
 } flight;
 

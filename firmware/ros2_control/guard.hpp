@@ -187,7 +187,8 @@ private:
         if constexpr (ANGULAR_VELOCITY >= 0)
             if (length(ANGULAR_VELOCITY) > MAX_BODY_RATE) stop(BODY_RATE);
         if constexpr (VOLTAGE >= 0) {
-            low_voltage_ = clean[at(VOLTAGE)] < MIN_VOLTAGE ? low_voltage_ + 1 : 0;
+            const auto cells = clean.begin() + VOLTAGE;
+            low_voltage_ = *std::min_element(cells, cells + CELLS) < MIN_VOLTAGE ? low_voltage_ + 1 : 0;
             if (low_voltage_ >= LOW_VOLTAGE_STEPS) stop(BATTERY);
         }
     }

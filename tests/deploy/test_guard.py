@@ -244,6 +244,22 @@ def test_a_value_that_cannot_be_is_held_then_stops():
     assert reason(guard) == "signal out of range"
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "rule"),
+    [
+        ("position", (2,), {"fence_low": (-1.0,) * 3, "fence_high": (1.0,) * 3}),
+        ("rotation", (3, 3), {"max_tilt": 30.0}),
+        ("rotation", (4,), {"max_tilt": 30.0}),
+        ("linear_velocity", (3, 3), {"max_speed": 1.0}),
+        ("angular_velocity", (1,), {"max_body_rate": 1.0}),
+    ],
+)
+def test_a_rule_on_a_signal_of_another_shape_is_refused_before_the_flight(name, shape, rule):
+    """In flight it would have ended the loop, or in C read the signal behind it."""
+    with pytest.raises(ValueError, match=rf"needs '{name}' of the shape \(\d,\); here it has"):
+        Guard((Signal(name, shape),), OUTPUTS, Envelope(**rule))
+
+
 BATTERY = Signal("battery_voltage", (1,), "V", max_age=2.0)
 
 

@@ -77,7 +77,9 @@ def dynamic_quantize_linear(parts: Parts, attributes: Mapping[str, Any], outputs
     x, none, most = parts.given(0), parts.constant(0.0), parts.constant(255.0)
     low = parts.add("Min", parts.add("ReduceMin", x, keepdims=0), none)
     high = parts.add("Max", parts.add("ReduceMax", x, keepdims=0), none)
-    scale = parts.add("Div", parts.add("Sub", high, low), most, to=outputs[1])
+    step = parts.add("Div", parts.add("Sub", high, low), most)
+    nothing = parts.add("Equal", step, none)  # of zeros alone any scale does; onnxruntime takes 1
+    scale = parts.add("Where", nothing, parts.constant(1.0), step, to=outputs[1])
     zero = parts.add("Neg", parts.add("Div", low, scale))
     _rounded(parts, zero, none, BYTES[0], outputs[2])
     _rounded(parts, parts.add("Div", x, scale), outputs[2], BYTES[0], outputs[0])

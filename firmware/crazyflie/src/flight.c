@@ -100,7 +100,7 @@ static uint32_t wrote;                           /* ms: when it was another */
 
 static uint8_t sound, failed, flying; /* the self-test passed; there is a reason; the policy flies */
 static uint8_t state, reason;
-static volatile uint32_t untold;      /* of `replaced`: what nobody was told yet */
+static uint32_t untold;               /* of `replaced`: what nobody was told yet; both tasks change it */
 static uint32_t replaced;             /* parameters that were not allowed: bits in the order of GUARD_LIMITS; 30: thrust0..2; 31: mode */
 static float selftest = -1.0f;        /* largest disagreement as a share of the tolerated; negative: not yet run */
 static float force[MOTORS];           /* what the policy asks of the firmware, 0..1 */
@@ -323,7 +323,7 @@ static void obey_parameters(void) {
     }
     if (obey_curve()) found |= CURVE_BIT;
     replaced |= found;
-    untold |= found;
+    __atomic_fetch_or(&untold, found, __ATOMIC_RELAXED);
     if (selected) chosen = mode == BENCH && supervisorIsFlying() ? SHADOW : mode;
     if (mode == OFF) chosen = OFF;
     selected = false;
@@ -394,9 +394,8 @@ static void attend(void) {
         DEBUG_PRINT("%s: %s\n", chosen == FLY ? "handed back" : "would hand back", guard_says(reason));
     }
     told = reason;
-    const uint32_t tell = untold;
+    const uint32_t tell = __atomic_exchange_n(&untold, 0, __ATOMIC_RELAXED);
     uint32_t bit = 1;
-    untold &= ~tell;
 #define TELL(name, usual, least, most) \
     if (tell & bit) DEBUG_PRINT("policy." #name " is not within " #least ".." #most ", now " #usual "\n"); \
     bit <<= 1;

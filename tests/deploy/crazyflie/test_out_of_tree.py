@@ -142,6 +142,15 @@ def test_they_do_in_a_task_of_its_own_too(library_with_a_task, mode, limits, lat
     happen(Twin(library_with_a_task, limits, mode, late), events)
 
 
+@pytest.mark.parametrize("age", [200, 201])
+@pytest.mark.parametrize("ramp", [0.003, 0.05, 0.1005])
+def test_they_do_at_the_very_millisecond_of_a_limit(library, age, ramp):
+    """A set point just as old as it may be, the end of taking over, of the flight, of the second that it stays."""
+    twin = Twin(library, {"ramp": ramp, "seconds": 1.0}, FLY)
+    for k in range(2100):
+        twin.call(**hovering(k), age=age if k % 300 > 250 else 0)
+
+
 def hovering(k: int) -> dict:
     """A flight that is never twice the same."""
     return {

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from deploy import cli, export
 from deploy.codegen import toolchain
@@ -49,6 +50,26 @@ def test_the_estimate_of_a_network_is_near_what_the_emulator_counts(tmp_path, we
 def test_the_estimate_of_an_operator_is_near_what_the_emulator_counts(tmp_path, name):
     path = policy_of(tmp_path / "p.onnx", **ESTIMATED[name])
     assert 0.7 < estimate(path).seconds / measured(path, tmp_path).seconds < 1.4
+
+
+def all_at_once(count):
+    """A graph of elementwise operators whose results are all needed again after the last of them."""
+    nodes = [helper.make_node("Mul", ["x", f"c{k}"], [f"a{k}"]) for k in range(count)]
+    nodes += [helper.make_node("Sin", [f"a{k}"], [f"b{k}"]) for k in range(count)]
+    total = "x"
+    for k in reversed(range(count)):
+        nodes.append(helper.make_node("Mul", [total, f"b{k}"], [f"d{k}"]))
+        nodes.append(helper.make_node("Add", [f"d{k}", f"a{k}"], [f"e{k}"]))
+        total = f"e{k}"
+    nodes.append(helper.make_node("Tanh", [total], ["y"]))
+    constants = {f"c{k}": F(0.1 + 0.01 * k) for k in range(count)}
+    return {"nodes": nodes, "inputs": {"x": (4,)}, "outputs": {"y": (4,)}, "constants": constants}
+
+
+def test_no_graph_takes_more_stack_than_is_promised(tmp_path):
+    """On a Crazyflie the task of a slow policy has as much, and behind it is other memory."""
+    path = policy_of(tmp_path / "p.onnx", **all_at_once(60))
+    assert measured(path, tmp_path).stack <= estimate(path).stack
 
 
 def said(capsys, path, out, *more):

@@ -62,6 +62,23 @@ def test_smaller_weights_take_less_flash(hover, tmp_path, weights, share):
     assert smaller.cycles < 1.2 * measured.cycles
 
 
+def test_signals_are_not_put_into_a_large_memory(tmp_path):
+    """6 kB of state: signals lay in it, whatever was measured then."""
+    nodes = [
+        helper.make_node("ReduceSum", ["state.h", "1"], ["sum"], keepdims=1),
+        helper.make_node("Add", ["sum", "x"], ["y"]),
+        helper.make_node("Slice", ["state.h", "0", "most", "1"], ["kept"]),
+        helper.make_node("Concat", ["x", "kept"], ["next_state.h"], axis=1),
+    ]
+    constants = {"0": np.array([0]), "1": np.array([1]), "most": np.array([1494])}
+    state = {"h": np.where(np.arange(1500) // 100 == 10, 0.5, 0.0)}
+    policy = PolicyFile.load(policy_of(tmp_path / "p.onnx", nodes, {"x": (6,)}, {"y": (6,)}, constants, state))
+    bench = Bench(Chip(build(policy, tmp_path)[0]), policy)
+    for step, wanted in enumerate(policy.vectors.outputs["y"]):
+        got = bench.step({"x": policy.vectors.inputs["x"][step]})
+        np.testing.assert_allclose(got["y"], wanted, atol=1e-4)
+
+
 def test_int8_weights_and_inputs_take_two_fifths_of_the_time_of_a_large_network(tmp_path):
     rng = np.random.default_rng(0)
     constants = {

@@ -6,6 +6,7 @@ import shutil
 import threading
 import tty
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from deploy.mcu.protocol import Decoder, crc16, frame
 from deploy.mcu.qemu import QEMU, QemuPort
 from deploy.policy_file import PolicyFile
 from deploy.runtimes import Connected
+from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
 from tests.deploy.vision_policy import seeing
@@ -165,6 +167,58 @@ def test_the_chip_sees_and_whoever_gets_no_answers_is_not_equal(tmp_path):
     report = hil.evaluate(seen, chip, config, cost)
     assert report.answered == 0 and report.lost == 10 and not report.equal
     chip.close()
+
+
+class Crashing(BadLine):
+    """A line whose chip restarts with the second step of every flight."""
+
+    def __init__(self, port):
+        super().__init__(port)
+        self.steps = 0
+
+    def write(self, data):
+        kind = chr(data[4])
+        self.steps = 0 if kind == "B" else self.steps + (kind == "S")
+        if self.steps == 2:
+            self.port.write(frame("X", 0))
+        self.port.write(data)
+
+
+def test_a_chip_that_crashes_in_flight_is_not_equal(tmp_path):
+    """What it said before is right. It was enough to be called equal where pictures are compared."""
+    seen = exported(tmp_path / "seeing.onnx", seeing(make("soccer_vision_1v1", opponent="still")))
+    chip, cost = hil.connect(seen, "emulated")
+    chip.port = Crashing(chip.port)
+    report = hil.evaluate(seen, chip, hil.Config(seen.path, episodes=1, seconds=0.5), cost)
+    chip.close()
+    assert report.answered == 1 and report.compared == 0 and not report.whole and not report.equal
+    assert report.refused == {"it restarted or heard nothing for 200 ms": 9}
+    assert "steps REFUSED by the chip 9: it restarted or heard nothing for 200 ms" in hil.describe(report, seen)
+
+
+@pytest.mark.parametrize("line", [BadLine, Crashing])
+def test_the_command_fails_where_the_chip_did(policy, port, image, monkeypatch, capsys, line):
+    def connect(*_, **__):
+        chip = OnChip(policy, port, patience=0.05)
+        chip.port = line(port)
+        return chip, image[1]
+
+    monkeypatch.setattr(hil, "connect", connect)
+    words = [f"policy={policy.path}", "episodes=1", "seed=1", "seconds=2"]
+    if line is BadLine:
+        assert cli.call(hil.main, words) == 0
+    else:
+        with pytest.raises(SystemExit) as ended:
+            cli.call(hil.main, words)
+        assert ended.value.code == 1
+    assert ("REFUSED" in capsys.readouterr().out) == (line is Crashing)
+
+
+def test_commands_without_limits_are_compared_too():
+    """As a share of an infinite range every difference was nothing, and every chip equal."""
+    policy = SimpleNamespace(outputs=(Signal("torque", (1,), "Nm"), Signal("speed", (1,), low=-2.0, high=2.0)))
+    flights = [{"torque": np.full((3, 1, 1), x, np.float32), "speed": np.zeros((3, 1, 1))} for x in (0.0, 0.5)]
+    assert hil._differences(policy, *flights) == (0.5, 0.0)
 
 
 def test_a_chip_without_a_learner_says_so(chip):

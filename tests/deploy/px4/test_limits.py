@@ -43,6 +43,8 @@ def test_a_file_narrows_the_limits_and_never_widens_them(tmp_path):
     policy.inputs = tuple(replace(s, max_age=0.01) if s.name == "position" else s for s in policy.inputs)
     young = module.limits(policy)
     assert limit(young, "POSITION_US") == 10000.0 and limit(young, "ATTITUDE_US") == 50000.0
+    pauses = [module.limits(ruled(tmp_path, longest_pause=seconds)) for seconds in (9.0, 0.02, None)]
+    assert [limit(text, "PAUSE_US") for text in pauses] == [50000.0, 20000.0, 50000.0]
 
 
 def test_the_files_geofence_is_carried_out(tmp_path):

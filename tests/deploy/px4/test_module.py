@@ -124,6 +124,18 @@ def test_it_hands_back_to_hold(bench, change, hears, said):
     assert bench.c.bench_check() == 1  # and may be chosen again
 
 
+@pytest.mark.parametrize("pause", [49_000, 51_000, -2_000], ids=str)
+def test_a_pause_in_flight_ends_it(bench, pause):
+    """Every estimate is of now; but what the policy remembers is not, and whatever held it up may again."""
+    bench.enter()
+    for _ in range(8):
+        bench.tick(STILL)
+    bench.now += pause - TICK
+    bench.tick(STILL)
+    late = not 0 <= pause <= 50_000
+    assert bench.counts[1] == late and ("handed back: it was late" in bench.said) == late
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize(
     ("change", "said"), [(LEANS, "tilt"), ({3: 9.0}, "speed"), ({12: 40.0}, "body rate"), (OVERFLOWS, "not finite")]
