@@ -179,4 +179,6 @@ class Simulation:
             if late > MOST_BEHIND:
                 zero += late
                 self.slipped += late
+                for vehicle in self.vehicles:
+                    vehicle.firmware.slipped += late
             self.tick()

@@ -60,6 +60,7 @@ class Simulation:
             if now - due > MOST_BEHIND:
                 zero += now - due
                 self.slipped += now - due
+                self.autopilot.slipped = self.slipped
             self.tick()
 
     def close(self) -> None:
