@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 WINDOW = 30  # s in which something came, of which the smallest offset counts: clocks that are 100 ppm apart drift 3 ms
@@ -108,7 +109,7 @@ class SenderClock:
         run = list(self._strange)
         if len(run) < AGREE:
             return None
-        for (before, then), (now, at) in zip(run, run[1:], strict=False):
+        for (before, then), (now, at) in pairwise(run):
             passed = self._ahead(before, now)
             if not (passed > 0.0 and abs(passed - (at - then)) <= AHEAD_S):
                 return self._unstamped("has time stamps that make no sense")

@@ -1,4 +1,4 @@
-"""A link that holds up what is sent, ever longer, as a queue does that fills: nothing is lost, and no silence betrays it."""
+"""A link that holds up what is sent, ever longer, as a queue that fills: nothing is lost, no silence betrays it."""
 
 import time
 from collections import deque

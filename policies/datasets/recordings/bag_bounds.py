@@ -23,8 +23,8 @@ from deploy.trust.text import printable
 from policies.datasets.features import DatasetError
 
 LARGEST = 1 << 28  # bytes of one message, unpacked
-CHUNK = 1 << 27  # and of a chunk of MCAP: recorders write 1 to 4 MB, and one message beyond
-HELD = 1 << 29  # of chunks whose times overlap: they are in memory together
+CHUNK = 1 << 26  # and of a chunk of MCAP, which takes four times that; recorders write 1 to 4 MB, or one message
+HELD = 1 << 28  # of chunks whose times overlap: they are in memory together
 RATIO, AT_LEAST = 1000, 1 << 26  # a whole file, unpacked: so many times its own bytes, or this
 WHOLE, SPARE = 50_000_000_000, 1 << 30  # bytes of a whole bag, unpacked; what stays free on the disk then
 METADATA = 1 << 22  # bytes of metadata.yaml

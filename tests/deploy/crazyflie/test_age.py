@@ -55,7 +55,7 @@ class Vehicle:
 
 
 def test_signals_that_waited_are_stale_though_they_arrive_without_a_pause(policy: PolicyFile):
-    """The radio falls behind by 5 ms per packet, to 0.4 s: by arrival each is fresh, and the guard would let it pass."""
+    """The radio falls behind by 5 ms per packet, to 0.4 s: by arrival each is fresh, and would pass."""
     vehicle = Vehicle(policy)
     for _ in range(100):
         vehicle.hears(0.0)

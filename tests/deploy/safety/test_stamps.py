@@ -25,7 +25,9 @@ def delays(form, began, arrivals, drift=0.0):
     """Of messages that were sent every PERIOD, by a sender whose clock is that much too fast."""
     clock = SenderClock(*form)
     sent = [k * PERIOD for k in range(len(arrivals))]
-    return clock, [clock.delay(stamp_of(form, began, s * (1.0 + drift)), a) for s, a in zip(sent, arrivals, strict=True)]
+    return clock, [
+        clock.delay(stamp_of(form, began, s * (1.0 + drift)), a) for s, a in zip(sent, arrivals, strict=True)
+    ]
 
 
 def through_a_queue(holds):
@@ -61,7 +63,7 @@ def test_nothing_looks_fresher_than_by_its_arrival(form, heard):
 def test_a_clock_that_runs_too_fast_or_slow_makes_nothing_fresher(form, drift, holds):
     clock, found = delays(form, 77, through_a_queue(holds), drift)
     assert all(delay is None or delay >= 0.0 for delay in found) and found[0] == 0.0
-    assert not clock.trouble or drift > 1.0
+    assert not clock.trouble
 
 
 @pytest.mark.parametrize("form", [CRAZYFLIE, BOOT, MICROSECONDS])
@@ -133,7 +135,7 @@ def test_single_stamps_of_garbage_change_nothing(form, garbage):
     clock, found, told = SenderClock(*form), [], iter(garbage)
     for k in range(200):
         if k % 10 == 9 and (stamp := next(told, None)) is not None:
-            tick, bits = form
+            bits = form[1]
             if abs(clock._ahead(stamp_of(form, 5000, k * PERIOD), stamp % (1 << bits))) > 2.0:
                 assert clock.delay(stamp % (1 << bits), FIRST + k * PERIOD) is None
         found.append(clock.delay(stamp_of(form, 5000, k * PERIOD), FIRST + k * PERIOD))
