@@ -55,12 +55,16 @@ class Link:
         period_ms: int,
         cache: str | None = None,
         clock: Callable[[], float] = stamps.clock,
+        believed: bool = True,
     ) -> None:
-        """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick."""
+        """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick.
+
+        `believed`: what is measured is as old as its stamps say; else it counts from its arrival.
+        """
         cflib()
         udp = uri.startswith("udp://")
         self.patience, self.closing = (STALLED, CLOSING) if udp else (STALLED_RADIO, CLOSING_RADIO)
-        self.cache = cache
+        self.cache, self.believed = cache, believed
         self.uri, self.blocks, self.period_ms, self.clock = uri, blocks, period_ms, clock
         self.client: Any = None
         self.attempts = 0
@@ -149,7 +153,7 @@ class Link:
         arrived = self.clock()
         delay = self.clocks[config.name].delay(stamp, arrived)
         if delay is not None:  # else it is repeated, or late
-            self.arrived[config.name] = Received(arrived, values, delay)
+            self.arrived[config.name] = Received(arrived, values, delay if self.believed else 0.0)
 
     def age(self) -> float:
         """Seconds since the oldest of the blocks was measured, at least: by the vehicle's own stamps."""

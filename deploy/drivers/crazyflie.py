@@ -70,7 +70,7 @@ class Crazyflie(Entered):
         self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
         self.num, self.steps, self.real_time = 1, None, True
         self._airframe, self._platform = airframe(s.robot), platform(s.robot)
-        self.link = Link(s.uri, blocks(s.onboard), round(period), s.cache)
+        self.link = Link(s.uri, blocks(s.onboard), round(period), s.cache, believed=s.stamps)
         self.target, self.heading = np.zeros(3, np.float32), AHEAD
         self._allowed = {"voltage": s.empty, "sag": allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))}
         self._battery: Battery | None = None  # watched from the first command on

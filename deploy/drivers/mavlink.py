@@ -69,7 +69,7 @@ class Mavlink(Entered):
         self.carrier = setpoints.carrier_of(policy.outputs, vehicle, gains, s.most_rate)
         self.signals, self.commands, self.rate_hz = SIGNALS, self.carrier.commands, policy.rate_hz
         self.num, self.steps, self.real_time = 1, None, True
-        self.link = Link(s.uri)
+        self.link = Link(s.uri, believed=s.stamps)
         self.axes = Axes()
         self.target = np.zeros(3, np.float32)
         self._ground = 0.0  # m

@@ -115,8 +115,9 @@ class Port:
 class Link:
     """One vehicle. A thread receives and sends our heartbeat; `open` returns once the vehicle's was heard."""
 
-    def __init__(self, uri: str, clock: Callable[[], float] = stamps.clock) -> None:
-        self.uri, self.clock, self.mavlink = uri, clock, dialect()
+    def __init__(self, uri: str, clock: Callable[[], float] = stamps.clock, believed: bool = True) -> None:
+        """`believed`: what is measured is as old as its stamps say; else it counts from its arrival."""
+        self.uri, self.clock, self.believed, self.mavlink = uri, clock, believed, dialect()
         self.port: Port | None = None
         self.target = 0  # the vehicle's number
         self.newest: dict[str, Received] = {}  # by type
@@ -173,7 +174,7 @@ class Link:
                 waited = self.clocks[kind].delay(getattr(message, stamp), arrived)
                 if waited is None:
                     return  # late or repeated: what it says is no news
-                delay = waited
+                delay = waited if self.believed else 0.0
             self.newest[kind] = Received(arrived, message, delay)
 
     def _meet(self, message: Any) -> bool:

@@ -29,10 +29,10 @@ def policy() -> PolicyFile:
 class Vehicle:
     """In the air, whose log packets are handed to a driver's link as cflib does, at times of ours."""
 
-    def __init__(self, policy: PolicyFile, stamps: bool = True) -> None:
+    def __init__(self, policy: PolicyFile, stamps: bool = True, believed: bool = True) -> None:
         self.now, self.stamps = 100.0, stamps
         self.booted = 1e-3 * WRAPS - 100.5  # s: its stamps begin again at 0 half a second later
-        self.driver = Crazyflie(100.0, Settings())
+        self.driver = Crazyflie(100.0, Settings(stamps=believed))
         self.link = self.driver.link
         self.link.clock = lambda: self.now
         self.guard = Guard(policy.inputs, policy.outputs)
@@ -103,6 +103,19 @@ def test_without_stamps_their_arrival_counts_and_the_report_says_so(policy: Poli
     assert vehicle.driver.report() == [
         f"its log block {name} has no time stamps: its age counts from its arrival" for name in blocks(True)
     ]
+
+
+@pytest.mark.parametrize("believed", [True, False])
+def test_of_a_simulator_slower_than_the_clock_the_arrival_counts_where_it_is_told_to(
+    policy: PolicyFile, believed: bool
+):
+    """At 0.8 of real time its clock says what a queue that fills would say."""
+    vehicle, most = Vehicle(policy, believed=believed), 0.0
+    for k in range(500):
+        vehicle.hears(0.2 * PERIOD * k)
+        most = max(most, vehicle.step().age["position"])
+    assert most == (pytest.approx(1.0, abs=0.01) if believed else 0.0)
+    assert (REASONS[vehicle.guard.latched[0]] == "stale signal") == believed
 
 
 def test_another_connection_begins_with_another_clock(policy: PolicyFile):

@@ -29,9 +29,9 @@ def policy() -> PolicyFile:
 class Vehicle:
     """In the air, whose messages are handed to a driver's link one by one, at times of ours."""
 
-    def __init__(self, policy: PolicyFile, state: tuple[str, ...]) -> None:
+    def __init__(self, policy: PolicyFile, state: tuple[str, ...], **settings: Any) -> None:
         self.now = 100.0
-        self.driver = Mavlink(policy, Settings())
+        self.driver = Mavlink(policy, Settings(**settings))
         self.driver._state, self.driver._airborne, self.driver._ours = state, True, True
         self.link, self.m = self.driver.link, self.driver.link.mavlink
         self.link.clock, self.link.target = lambda: self.now, 1
@@ -118,6 +118,24 @@ def test_without_stamps_their_arrival_counts_and_the_report_says_so(policy: Poli
     assert [line for line in vehicle.driver.report() if "time stamps" in line] == [
         f"its {kind} has no time stamps: its age counts from its arrival" for kind in state
     ]
+
+
+@pytest.mark.parametrize("state", [WHOLE, PARTS])
+def test_of_a_simulator_slower_than_the_clock_the_arrival_counts_where_it_is_told_to(
+    policy: PolicyFile, state: tuple[str, ...]
+):
+    """At 0.8 of real time its clock says what a queue that fills would say."""
+    for believed in (True, False):
+        vehicle, most = Vehicle(policy, state, stamps=believed), 0.0
+        for k in range(500):
+            vehicle.hears(0.2 * PERIOD * k)
+            most = max(most, vehicle.step().age["position"])
+        assert most == (pytest.approx(1.0, abs=0.01) if believed else 0.0)
+        assert (REASONS[vehicle.guard.latched[0]] == "stale signal") == believed
+        vehicle.now += 0.2
+        late = vehicle.says(state[0], vehicle.now - 100.0 + BOOTED - 1.9)  # no news, either way
+        vehicle.link._take(vehicle.codec.parse_buffer(late.pack(vehicle.codec))[0])
+        assert vehicle.link.silence(*state) == pytest.approx(0.2)
 
 
 @flown_again
