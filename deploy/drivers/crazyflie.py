@@ -170,7 +170,8 @@ class Crazyflie(Entered):
     def read(self) -> Reading:
         age = self.link.age()  # first: another packet may arrive meanwhile
         if (quiet := self.link.silence()) > self.settings.link_loss_s:
-            raise LinkError(f"{self.settings.uri}: the link is lost: nothing arrived for {quiet:.2f} s")
+            why = "; ".join([f"the link is lost: nothing arrived for {quiet:.2f} s", *self.link.doubts()])
+            raise LinkError(f"{self.settings.uri}: {why}")
         self._check(LOCKED | CRASHED)
         signals = {
             "position": self._vector("stateEstimate.", "x", "y", "z"),

@@ -91,8 +91,9 @@ class Mavlink(Entered):
         self.link.close()
 
     def _error(self, what: str) -> MavlinkError:
-        """With the vehicle's own last words."""
+        """With what is odd about its time stamps, and the vehicle's own last words."""
         words = self.link.last_words()
+        what = "; ".join([what, *self.link.doubts()])
         return MavlinkError(f"{self.settings.uri}: {what}{f' (it says: {words})' if words else ''}")
 
     def connect(self) -> None:

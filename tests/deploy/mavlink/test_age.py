@@ -14,6 +14,7 @@ from deploy.drivers.mavlink import PARTS, WHOLE, Mavlink, Settings
 from deploy.guard import PASS, REASONS, Guard
 from deploy.loop import run
 from deploy.mavlink import px4
+from deploy.mavlink.link import MavlinkError
 from deploy.safety.envelope import Envelope
 from tests.deploy.held_up import HeldUp
 from tests.deploy.mavlink.bench import driver_for, flown_again, served
@@ -118,6 +119,19 @@ def test_without_stamps_their_arrival_counts_and_the_report_says_so(policy: Poli
     assert [line for line in vehicle.driver.report() if "time stamps" in line] == [
         f"its {kind} has no time stamps: its age counts from its arrival" for kind in state
     ]
+
+
+@pytest.mark.parametrize("state", [WHOLE, PARTS])
+def test_a_vehicle_whose_clock_is_set_back_is_lost_and_the_error_says_why(policy: PolicyFile, state: tuple[str, ...]):
+    """By ten minutes: what it says then is as messages that somebody kept back, and ignored."""
+    vehicle = Vehicle(policy, state)
+    for _ in range(100):
+        vehicle.hears(0.0)
+        vehicle.step()
+    with pytest.raises(MavlinkError, match=r"the link is lost: .*; its \w+ has time stamps of long ago"):
+        for _ in range(100):
+            vehicle.hears(600.0)
+            vehicle.step()
 
 
 @pytest.mark.parametrize("state", [WHOLE, PARTS])
