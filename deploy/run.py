@@ -129,7 +129,8 @@ def explained(driver: Any) -> Iterator[None]:
     if not hasattr(driver, "watch"):
         yield
         return
-    waiting, write = threading.Timer(PATIENCE_S, print, (GETTING_READY,), {"flush": True}), driver.write
+    said = {"file": sys.stderr, "flush": True}
+    waiting, write = threading.Timer(PATIENCE_S, print, (GETTING_READY,), said), driver.write
     waiting.daemon = True
 
     def first(commands: Mapping[str, Any]) -> None:
