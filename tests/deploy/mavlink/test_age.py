@@ -174,6 +174,6 @@ def test_a_link_that_fills_up_ends_the_policys_flight_and_it_lands(policy: Polic
         rules = Envelope(missed_in_a_row=None, missed_of_100=None, longest_pause=None)
         record = run(policy, driver, Guard(policy.inputs, policy.outputs, rules), steps=3000)
         assert REASONS[record.stopped[0]] == "stale signal"
-        assert sorted(silences)[len(silences) * 9 // 10] < 0.1  # by arrival they are fresh
+        assert np.median(silences) < 0.06  # by arrival they are fresh
         assert driver.report()[-3:] == ["held for 2 s by the guard", "landed by the guard", "landed, motors off"]
         assert not simulation.autopilot.armed and simulation.autopilot.state.position[2] < 0.05
