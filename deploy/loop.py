@@ -253,6 +253,8 @@ class _Flight:
             seen = guard.screen(reading.signals, reading.age)
             wanted = self._wanted(seen) if real_time else self.policy.step(seen)
             sent = guard.filter(wanted, reading.override, pace.clock() - seen_at if real_time else 0.0)
+            if guard.recovery and not self.watch.lost:
+                guard.recovery.hand_back(self.policy)
             with self.watch.turn() as ours:
                 if not ours:  # the flight was interrupted, and the driver is being stopped
                     return

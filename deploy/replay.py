@@ -143,7 +143,10 @@ def _again(flight: Flight, k: int, guard: Guard, flown: Policy) -> tuple[Arrays,
     # That the signals became too old before the command was ready shows only in what the guard did.
     held = (reasons == REASONS.index("stale signal")).all() and not guard.reasons.any()
     override = theirs if (step["verdict"] == OVERRIDE).any() else None
-    return wanted, guard.filter(wanted, override, elapsed=math.inf if held else 0.0)
+    sent = guard.filter(wanted, override, elapsed=math.inf if held else 0.0)
+    if guard.recovery:
+        guard.recovery.hand_back(flown)
+    return wanted, sent
 
 
 def differences(flight: Flight, computed: dict[str, AnyArray]) -> dict[str, tuple[int, float]]:

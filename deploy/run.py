@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ from deploy.trust.text import printable
 
 LONGEST = 1e6  # s of a flight: more is a mistake
 MOST_BLENDED = 1000  # control steps
+PATIENCE_S = 3.0  # without a first control step, after which the user is told why
+GETTING_READY = "getting ready; a first run compiles kernels for up to a minute, later ones find them ..."
 
 
 @dataclass
@@ -120,6 +123,30 @@ def looked_on(driver: Any, view: str) -> Iterator[None]:
         shown.close()
 
 
+@contextmanager
+def explained(driver: Any) -> Iterator[None]:
+    """Say why, once, where a simulated robot's first control step is long in coming."""
+    if not hasattr(driver, "watch"):
+        yield
+        return
+    said = {"file": sys.stderr, "flush": True}
+    waiting, write = threading.Timer(PATIENCE_S, print, (GETTING_READY,), said), driver.write
+    waiting.daemon = True
+
+    def first(commands: Mapping[str, Any]) -> None:
+        write(commands)
+        waiting.cancel()
+        driver.write = write
+
+    driver.write = first
+    waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        driver.write = write
+
+
 def guarded(policy: PolicyFile, driver: Driver, config: Config) -> Guard:
     """The guard that the settings ask for; the person who starts the flight is told what holds in it."""
     limits = limits_of(driver.robot, config.limits)
@@ -139,7 +166,7 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
     settle = config.settle if driver.real_time else 0.0
     record, who = None, "Ctrl-C or SIGTERM"
     try:
-        with realtime.realtime(config.priority if driver.real_time else 0) as refused:
+        with explained(driver), realtime.realtime(config.priority if driver.real_time else 0) as refused:
             for line in refused:
                 print(f"warning: {line}", file=sys.stderr)
             record = run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log, clock=clock_of(driver))

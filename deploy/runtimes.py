@@ -42,8 +42,12 @@ class CompiledPolicy:
         ]
         arrays = (self._state, self._signals, self._commands)
         self._pointers = [tuple(ctypes.c_void_p(a[k : k + 1].ctypes.data) for a in arrays) for k in range(n)]
-        for state, _, _ in self._pointers:
-            self._library.policy_reset(state)
+        self.restart(np.ones(n, bool))
+
+    def restart(self, robots: NDArray[np.bool_]) -> None:
+        """Begin anew with the robots in the mask (n,), while the others go on."""
+        for k in np.flatnonzero(robots):
+            self._library.policy_reset(self._pointers[k][0])
 
     def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
         """Commands (n, *shape) by name for signals (n, *shape) by name; NaN where something is not finite."""

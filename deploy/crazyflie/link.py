@@ -13,12 +13,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deploy.safety import stamps
+from deploy.safety.stamps import Received, SenderClock
+
 STALLED, STALLED_RADIO = 0.5, 3.0  # s without a packet, while connecting; radio links resend by themselves
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
 CLOSING, CLOSING_RADIO = 0.1, 3.0  # s to wait for cflib to close a link; on UDP only its own threads take longer
 LINK_PORT = 15  # its packets are pings: no progress
 WRITE = 2  # channel of the parameters' port
+TICK = 1e-3, 24  # s, bits: of a log packet's time stamp
 Block = Mapping[str, str]  # variable -> type, as cflib names types
 
 
@@ -50,17 +54,22 @@ class Link:
         blocks: Mapping[str, Block],
         period_ms: int,
         cache: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = stamps.clock,
+        believed: bool = True,
     ) -> None:
-        """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick."""
+        """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick.
+
+        `believed`: what is measured is as old as its stamps say; else it counts from its arrival.
+        """
         cflib()
         udp = uri.startswith("udp://")
         self.patience, self.closing = (STALLED, CLOSING) if udp else (STALLED_RADIO, CLOSING_RADIO)
-        self.cache = cache
+        self.cache, self.believed = cache, believed
         self.uri, self.blocks, self.period_ms, self.clock = uri, blocks, period_ms, clock
         self.client: Any = None
         self.attempts = 0
-        self.arrived: dict[str, tuple[float, Mapping[str, float]]] = {}  # per block: when, and the values
+        self.arrived: dict[str, Received] = {}  # by block, values by variable
+        self.clocks = {name: SenderClock(*TICK) for name in blocks}
         self._console: list[str] = []
         self._echo: dict[int, bytes] = {}
         self._echoed = threading.Condition()
@@ -121,6 +130,8 @@ class Link:
         from cflib.crazyflie.log import LogConfig
 
         self.arrived.clear()
+        for clock in self.clocks.values():
+            clock.reset()
         for name, variables in self.blocks.items():
             config = LogConfig(name, self.period_ms)
             for variable, kind in variables.items():
@@ -139,17 +150,28 @@ class Link:
         return ""
 
     def _data(self, stamp: int, values: Mapping[str, float], config: Any) -> None:
-        self.arrived[config.name] = (self.clock(), values)
+        arrived = self.clock()
+        delay = self.clocks[config.name].delay(stamp, arrived)
+        if delay is not None:  # else it is repeated, or late
+            self.arrived[config.name] = Received(arrived, values, delay if self.believed else 0.0)
 
     def age(self) -> float:
-        """Seconds since the oldest of the blocks arrived."""
-        return self.clock() - min(when for when, _ in self.arrived.values())
+        """Seconds since the oldest of the blocks was measured, at least: by the vehicle's own stamps."""
+        return self.clock() - min(block.measured for block in self.arrived.values())
+
+    def silence(self) -> float:
+        """Seconds since the oldest of the blocks arrived, however old it was by then."""
+        return self.clock() - min(block.arrived for block in self.arrived.values())
+
+    def doubts(self) -> list[str]:
+        """What is odd about the vehicle's time stamps, by block."""
+        return [f"its log block {name} {clock.trouble}" for name, clock in self.clocks.items() if clock.trouble]
 
     def value(self, variable: str) -> float:
         """The newest value of a logged variable."""
-        for _, values in list(self.arrived.values()):
-            if variable in values:
-                return values[variable]
+        for block in list(self.arrived.values()):
+            if variable in block.content:
+                return float(block.content[variable])
         raise KeyError(f"{variable} is not logged; logged are: {', '.join(v for b in self.blocks.values() for v in b)}")
 
     def _parameter(self, packet: Any) -> None:

@@ -37,6 +37,10 @@ class Settings:
     connect_s: float = field(default=15.0, metadata={"help": "s in which it must be connected and know its position"})
     cache: str | None = field(default=None, metadata={"help": "folder in which to remember the firmware's tables"})
     link_loss_s: float = field(default=0.4, metadata={"help": "s without data after which the link counts as lost"})
+    stamps: bool = field(
+        default=True,
+        metadata={"help": "false: ages count from arrival, as for a simulator that is slower than the clock"},
+    )
     transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
 
     def __post_init__(self) -> None:

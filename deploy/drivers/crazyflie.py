@@ -70,7 +70,7 @@ class Crazyflie(Entered):
         self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
         self.num, self.steps, self.real_time = 1, None, True
         self._airframe, self._platform = airframe(s.robot), platform(s.robot)
-        self.link = Link(s.uri, blocks(s.onboard), round(period), s.cache)
+        self.link = Link(s.uri, blocks(s.onboard), round(period), s.cache, believed=s.stamps)
         self.target, self.heading = np.zeros(3, np.float32), AHEAD
         self._allowed = {"voltage": s.empty, "sag": allowed("sag", s.allowances().get("sag", LIMITS["sag"][0]))}
         self._battery: Battery | None = None  # watched from the first command on
@@ -168,9 +168,10 @@ class Crazyflie(Entered):
                 raise LinkError(f"{self.settings.uri}: the vehicle is {trouble}")
 
     def read(self) -> Reading:
-        age = self.link.age()
-        if age > self.settings.link_loss_s:
-            raise LinkError(f"{self.settings.uri}: the link is lost: nothing arrived for {age:.2f} s")
+        age = self.link.age()  # first: another packet may arrive meanwhile
+        if (quiet := self.link.silence()) > self.settings.link_loss_s:
+            why = "; ".join([f"the link is lost: nothing arrived for {quiet:.2f} s", *self.link.doubts()])
+            raise LinkError(f"{self.settings.uri}: {why}")
         self._check(LOCKED | CRASHED)
         signals = {
             "position": self._vector("stateEstimate.", "x", "y", "z"),
@@ -184,8 +185,8 @@ class Crazyflie(Entered):
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
         if self._log is not None:
-            when, asked = self.link.arrived["policy"]
-            self._log.note(when, {**asked, **self.link.arrived["rest"][1]})
+            asked = self.link.arrived["policy"]
+            self._log.note(asked.arrived, {**asked.content, **self.link.arrived["rest"].content})
         if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
@@ -236,7 +237,7 @@ class Crazyflie(Entered):
         its place until it says that it does.
         """
         self._zeros = PATIENCE
-        if self._airborne and not self.done and not self._held and self.link.age() > STALE:
+        if self._airborne and not self.done and not self._held and self.link.silence() > STALE:
             self._hold()
         else:
             self.write({"motor_command": np.zeros((1, 4), np.float32)})
@@ -253,7 +254,7 @@ class Crazyflie(Entered):
             if self._idle > IDLE * self.rate_hz:
                 return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
-        return BY_GUARD if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
+        return BY_GUARD if self._zeros >= PATIENCE and self.link.silence() <= STALE else ""
 
     def _lasts(self) -> bool:
         """Whether the battery is neither low nor empty, as the guard on board reckons; three samples make it empty."""
@@ -312,7 +313,7 @@ class Crazyflie(Entered):
 
     def _hold(self) -> None:
         """Back to the vehicle's PID controller, which brakes and stays. Its answer is waited for while it is heard."""
-        self._held = self.link.age() <= STALE
+        self._held = self.link.silence() <= STALE
         tell: Callable[[str, float], object] = self.link.write if self._held else self.link.send
         here = np.array(self._vector("stateEstimate.", "x", "y", "z"))
         speed = np.array(self._vector("stateEstimate.", "vx", "vy", "vz"))
@@ -391,4 +392,4 @@ class Crazyflie(Entered):
                 self._notes += self._log.close()
 
     def report(self) -> list[str]:
-        return [*tracking_error(self._errors, self.rate_hz), *self._notes]
+        return [*tracking_error(self._errors, self.rate_hz), *self.link.doubts(), *self._notes]

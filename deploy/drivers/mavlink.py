@@ -69,7 +69,7 @@ class Mavlink(Entered):
         self.carrier = setpoints.carrier_of(policy.outputs, vehicle, gains, s.most_rate)
         self.signals, self.commands, self.rate_hz = SIGNALS, self.carrier.commands, policy.rate_hz
         self.num, self.steps, self.real_time = 1, None, True
-        self.link = Link(s.uri)
+        self.link = Link(s.uri, believed=s.stamps)
         self.axes = Axes()
         self.target = np.zeros(3, np.float32)
         self._ground = 0.0  # m
@@ -91,8 +91,9 @@ class Mavlink(Entered):
         self.link.close()
 
     def _error(self, what: str) -> MavlinkError:
-        """With the vehicle's own last words."""
+        """With what is odd about its time stamps, and the vehicle's own last words."""
         words = self.link.last_words()
+        what = "; ".join([what, *self.link.doubts()])
         return MavlinkError(f"{self.settings.uri}: {what}{f' (it says: {words})' if words else ''}")
 
     def connect(self) -> None:
@@ -122,7 +123,7 @@ class Mavlink(Entered):
         self._state = kinds
         for kind in kinds:
             self.link.demand(px4.SET_INTERVAL, NUMBERS[kind], 1e6 / self.rate_hz)
-        found = self.link.wait(lambda: self.link.age(*kinds) < 1.0, 0.5 * self.settings.connect_s)
+        found = self.link.wait(lambda: self.link.silence(*kinds) < 1.0, 0.5 * self.settings.connect_s)
         return found and all(np.isfinite(part).all() for part in (*self._place(), *self._attitude()))
 
     def _check_failsafe(self, told: Mapping[str, float]) -> None:
@@ -186,10 +187,10 @@ class Mavlink(Entered):
 
     def read(self) -> Reading:
         link = self.link
-        age = link.age(*self._state)
-        if age > self.settings.link_loss_s:
-            raise self._error(f"the link is lost: nothing of its state arrived for {age:.2f} s")
-        if (quiet := link.age("HEARTBEAT")) > BEAT_LOSS_S:
+        age = link.age(*self._state)  # first: another message may arrive meanwhile
+        if (quiet := link.silence(*self._state)) > self.settings.link_loss_s:
+            raise self._error(f"the link is lost: nothing of its state arrived for {quiet:.2f} s")
+        if (quiet := link.silence("HEARTBEAT")) > BEAT_LOSS_S:
             raise self._error(f"the link is lost: no heartbeat arrived for {quiet:.1f} s")
         if self._ours:
             self._watch()
@@ -333,7 +334,7 @@ class Mavlink(Entered):
         self.done, self._ours = True, False
         end = link.clock() + DOWN_S
         while link.armed and link.clock() < end:
-            if link.age("HEARTBEAT", *self._state) > DOWN_S / 4.0:
+            if link.silence("HEARTBEAT", *self._state) > DOWN_S / 4.0:
                 raise self._error("the link did not come back")
             if link.mode in ours:
                 self._mode(px4.LAND)
@@ -357,7 +358,7 @@ class Mavlink(Entered):
         link, began = self.link, self.link.clock()
         while link.port is not None:
             link.ask(px4.ARM, 0.0, px4.FORCE)
-            if link.wait(lambda: link.age("HEARTBEAT") < link.clock() - began and not link.armed, AGAIN_S):
+            if link.wait(lambda: link.silence("HEARTBEAT") < link.clock() - began and not link.armed, AGAIN_S):
                 return
             if link.clock() - began > STOP_S:
                 self._notes.append("nobody heard that its motors are off: keep away, and stop them by hand")
@@ -380,4 +381,4 @@ class Mavlink(Entered):
                 self.link.close()
 
     def report(self) -> list[str]:
-        return [*tracking_error(self._errors, self.rate_hz), *self._notes]
+        return [*tracking_error(self._errors, self.rate_hz), *self.link.doubts(), *self._notes]

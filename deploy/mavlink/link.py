@@ -1,6 +1,7 @@
 """A connection to a PX4 vehicle by MAVLink 2 over UDP: its newest messages, and commands until they are answered.
 
-Only the first vehicle that is heard, at the place where it was heard first, is listened to.
+Only the first vehicle that is heard, at the place where it was heard first, is listened to. What it measures is as old
+as its time stamps say, where it has such (`deploy/safety/stamps.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from deploy.mavlink import px4
 from deploy.mavlink.settings import parsed
+from deploy.safety import stamps
+from deploy.safety.stamps import Received, SenderClock
 from deploy.trust.text import printable
 
 SYSTEM, COMPONENT = 245, 191  # ours: no ground station, an on-board computer
@@ -32,6 +34,7 @@ STAMPS = {
     "LOCAL_POSITION_NED": "time_boot_ms",
     "ATTITUDE_QUATERNION": "time_boot_ms",
 }
+TICKS = {"time_usec": (1e-6, 64), "time_boot_ms": (1e-3, 32)}  # s, bits
 KEPT = {*STAMPS, "HEARTBEAT", "EXTENDED_SYS_STATE", "SYS_STATUS"}
 
 
@@ -112,11 +115,13 @@ class Port:
 class Link:
     """One vehicle. A thread receives and sends our heartbeat; `open` returns once the vehicle's was heard."""
 
-    def __init__(self, uri: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.uri, self.clock, self.mavlink = uri, clock, dialect()
+    def __init__(self, uri: str, clock: Callable[[], float] = stamps.clock, believed: bool = True) -> None:
+        """`believed`: what is measured is as old as its stamps say; else it counts from its arrival."""
+        self.uri, self.clock, self.believed, self.mavlink = uri, clock, believed, dialect()
         self.port: Port | None = None
         self.target = 0  # the vehicle's number
-        self.newest: dict[str, tuple[float, Any]] = {}  # by type: when it arrived, and the message
+        self.newest: dict[str, Received] = {}  # by type
+        self.clocks = {kind: SenderClock(*TICKS[stamp]) for kind, stamp in STAMPS.items()}
         self.answers: dict[int, int] = {}  # by command: what was answered last
         self._parameters: dict[str, float | None] = {}  # those last asked for; None: not yet told
         self.texts: deque[str] = deque(maxlen=100)  # the newest warnings that the vehicle told
@@ -127,6 +132,8 @@ class Link:
         """MavlinkError when no PX4 multicopter is heard in so many seconds."""
         self.port = Port(self.uri, SYSTEM, COMPONENT, self._meet)
         self._running = True
+        for clock in self.clocks.values():
+            clock.reset()
         self._thread = threading.Thread(target=self._receive, name="mavlink", daemon=True)
         self._thread.start()
         if not self.wait(lambda: "HEARTBEAT" in self.newest, deadline):
@@ -162,11 +169,13 @@ class Link:
             if (name := message.param_id.rstrip("\0")) in self._parameters:  # others may read all of them meanwhile
                 self._parameters[name] = self._number(message)
         elif kind in KEPT:
-            before = self.newest.get(kind)
-            stamp = STAMPS.get(kind)
-            if stamp and before and getattr(message, stamp) <= getattr(before[1], stamp):
-                return  # late or repeated: what it says is no news
-            self.newest[kind] = self.clock(), message
+            arrived, delay = self.clock(), 0.0
+            if stamp := STAMPS.get(kind):
+                waited = self.clocks[kind].delay(getattr(message, stamp), arrived)
+                if waited is None:
+                    return  # late or repeated: what it says is no news
+                delay = waited if self.believed else 0.0
+            self.newest[kind] = Received(arrived, message, delay)
 
     def _meet(self, message: Any) -> bool:
         """Whether this is the heartbeat of a vehicle that flies here, which is ours from now on."""
@@ -194,7 +203,7 @@ class Link:
 
     def value(self, kind: str) -> Any:
         """The newest message of that type; None where there is none."""
-        return self.newest[kind][1] if kind in self.newest else None
+        return self.newest[kind].content if kind in self.newest else None
 
     def last_words(self, most: int = 2) -> str:
         """The newest of what it warned of; empty where it did not."""
@@ -202,8 +211,16 @@ class Link:
             return "; ".join(list(self.texts)[-most:])
 
     def age(self, *kinds: str) -> float:
-        """s since the oldest of these arrived."""
-        return self.clock() - min(self.newest[kind][0] if kind in self.newest else -math.inf for kind in kinds)
+        """s since what the oldest of these tells was measured, at least: by its stamps, else since it arrived."""
+        return self.clock() - min(self.newest[kind].measured if kind in self.newest else -math.inf for kind in kinds)
+
+    def silence(self, *kinds: str) -> float:
+        """s since the oldest of these arrived, however old it was by then."""
+        return self.clock() - min(self.newest[kind].arrived if kind in self.newest else -math.inf for kind in kinds)
+
+    def doubts(self) -> list[str]:
+        """What is odd about the vehicle's time stamps, by message."""
+        return [f"its {kind} {clock.trouble}" for kind, clock in self.clocks.items() if clock.trouble]
 
     @property
     def mode(self) -> tuple[int, int]:

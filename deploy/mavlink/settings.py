@@ -40,6 +40,10 @@ class Settings:
         default=15.0, metadata={"help": "s in which it must answer and know its position; parameters take 3 s more"}
     )
     link_loss_s: float = field(default=0.5, metadata={"help": "s without its state after which the link is lost"})
+    stamps: bool = field(
+        default=True,
+        metadata={"help": "false: ages count from arrival, as for a simulator that is slower than the clock"},
+    )
     transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
 
     def __post_init__(self) -> None:

@@ -208,6 +208,10 @@ class Learning:
         self.policy.reset(n)
         self._noise = {s.name: np.zeros((n, *s.shape), np.float32) for s in self.outputs}
 
+    def restart(self, robots: NDArray[np.bool_]) -> None:
+        """Begin anew with the robots in the mask (n,), while the others go on."""
+        self.policy.restart(robots)
+
     def step(self, signals: Arrays) -> dict[str, Array]:
         """Commands with exploration. LearnerGoneError when nobody learns any more: then the guard stops the robot."""
         if self.link.lost:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,16 @@ UNDECIDED = 0.05  # of the steering's limit: below, a policy does not say to whi
 SHARP = 0.7, 1.0  # of that limit: how it turns
 STANDS = 0.5  # of `slow`: a policy that asks for less wants to stand; who then moves at all may be odometry's noise
 CREEPS = 0.2  # of the time that is driven below `slow`, as told, counts for being free
-ALGORITHM = 2  # of the rules' meaning, for who computes a drive again; logs with 1 do not say so
+ALGORITHM = 3  # of the rules' meaning, for who computes a drive again; logs with 1 do not say so
 # "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """A policy that can begin anew with some of its robots."""
+
+    def restart(self, robots: Bools) -> None:
+        """With those in the mask (n,), while the others go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +120,12 @@ class Recovery:
             )
         if not math.isfinite(self._steer.high - self._steer.low):
             raise ValueError(f"recovery steers at random, and {rules.steers} has no limits")
-        self.counts = dict.fromkeys(("stuck", "crashed", "freed", "lost"), 0)
         self.reset(1)
 
     def reset(self, n: int) -> None:
         """Begin a drive of `n` robots; each decides as the first one did."""
         self.n = n
+        self.counts = dict.fromkeys(("stuck", "crashed", "freed", "lost"), 0)  # in this drive
         self._rng = np.random.default_rng(self.seed)
         self.state = np.full(n, DRIVING, np.int8)
         # s: got nowhere and wanted to; was still, driving or getting free; to go; drives freely
@@ -138,6 +146,23 @@ class Recovery:
         """(n,): who would get free going ahead."""
         ahead: Bools = self._may & self._other
         return ahead
+
+    @property
+    def returns(self) -> Bools:
+        """(n,): whom its policy drives again from the next control step on, unless it is blocked by then."""
+        busy = self.frees & (self.state != LOST)
+        returns: Bools = busy & (self._left - self.period <= 0.5 * self.period)
+        return returns
+
+    def hand_back(self, policy: object) -> None:
+        """Have the policy begin anew with whom it drives from the next control step on; to be called at every one.
+
+        What it remembers is of commands that were not carried out: an integral has wound up, a network takes its last
+        command for what moved the robot. So it gets a robot back as an episode begins, and as a learner sees it, whose
+        episodes end where a robot is stuck. A policy that cannot begin anew with single robots goes on.
+        """
+        if isinstance(policy, Restartable) and (returns := self.returns).any():
+            policy.restart(returns)
 
     def restart(self) -> None:
         """A person commands: nobody is judged, and what was wrong before is forgotten."""

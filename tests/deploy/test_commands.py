@@ -1,10 +1,13 @@
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from deploy import cli, inspect, sign
 from deploy import run as run_command
+from deploy.drivers.simulated import Simulated
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.trust import signature
 from policies.models.export import update_evaluation
@@ -134,3 +137,49 @@ def test_a_policy_is_required(capsys):
 def test_tables_align():
     assert inspect.table([["a", "bb"], ["ccc", "d"]]) == ["a    bb", "---  --", "ccc  d"]
     assert np.diff([len(line.rstrip()) for line in inspect.table([["x"], ["y"]])]).tolist() == [0, 0]
+
+
+class Timer:
+    """In the place of threading.Timer: goes off when it is told to."""
+
+    made: list["Timer"] = []
+
+    def __init__(self, seconds, call, arguments, named):
+        self.seconds, self.call, self.state = seconds, lambda: call(*arguments, **named), "made"
+        self.made.append(self)
+
+    def start(self):
+        self.state = "started"
+
+    def cancel(self):
+        self.state = "cancelled"
+
+
+def test_a_long_wait_for_the_first_step_is_explained(monkeypatch, capsys):
+    """As where kernels are compiled. Of a robot that is not simulated nothing is said: none are."""
+    monkeypatch.setattr(Timer, "made", [])
+    monkeypatch.setattr(run_command.threading, "Timer", Timer)
+    written: list[str] = []
+    driver = SimpleNamespace(watch=None, write=written.append)
+    with run_command.explained(driver):
+        (timer,) = Timer.made
+        assert (timer.seconds, timer.state) == (3.0, "started")
+        timer.call()
+        driver.write("first")
+        assert timer.state == "cancelled" and written == ["first"]
+        driver.write("second")
+    assert capsys.readouterr().err.startswith("getting ready; a first run compiles kernels") and len(written) == 2
+    with pytest.raises(OSError), run_command.explained(driver):
+        raise OSError
+    assert Timer.made[1].state == "cancelled" and driver.write == written.append
+    with run_command.explained(SimpleNamespace(write=written.append)):
+        assert len(Timer.made) == 2
+
+
+def test_a_flight_whose_first_step_takes_long_says_so(path, capsys, monkeypatch):
+    monkeypatch.setattr(run_command, "PATIENCE_S", 0.01)
+    write = Simulated.write
+    monkeypatch.setattr(Simulated, "write", lambda driver, commands: (time.sleep(0.02), write(driver, commands)))
+    run_command.main([f"policy={path}", "driver=simulated", "seconds=0.1"])
+    said = capsys.readouterr()
+    assert said.err.count("getting ready; a first run compiles kernels") == 1 and "10 control steps" in said.out

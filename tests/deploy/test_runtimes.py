@@ -39,6 +39,24 @@ def test_compiled_c_gives_what_onnxruntime_gives(tmp_path, network, robots):
                 np.testing.assert_allclose(ours[s.name], theirs[s.name], atol=2e-6 * (s.high - s.low))
 
 
+def test_compiled_c_begins_anew_with_some_of_its_robots(tmp_path):
+    policy = exported(tmp_path / "p.onnx", small(random_gru))
+    compiled, fresh, rng = controller(policy, "c"), controller(policy, "c"), np.random.default_rng(1)
+    for runtime in (policy, compiled, fresh):
+        runtime.reset(3)
+    for k in range(20):
+        signals = {s.name: rng.normal(size=(3, *s.shape)).astype(np.float32) for s in policy.inputs}
+        if k == 10:
+            for runtime in (policy, compiled):
+                runtime.restart(np.array([True, False, True]))
+        ours, theirs = compiled.step(signals), policy.step(signals)
+        for s in policy.outputs:
+            np.testing.assert_allclose(ours[s.name], theirs[s.name], atol=2e-6 * (s.high - s.low))
+        if k >= 10:
+            begun = (ours["left"] == fresh.step(signals)["left"]).all(axis=1)
+            assert begun.tolist() == [True, False, True]
+
+
 def test_results_do_not_change_afterwards(tmp_path):
     policy = exported(tmp_path / "p.onnx")
     compiled = controller(policy, "c")

@@ -62,6 +62,7 @@ class Firmware:
         """`booted`: the world's time now, s. `stored`: parameters that survive a reboot."""
         self.robot, self.battery, self.dt, self.policy, self.booted = robot, battery, dt, policy, booted
         self.now, self._cycle, self._text = 0.0, 0, bytearray()
+        self.slipped = 0.0  # s that passed while the simulation stood still: a vehicle's clock does not
         self.sensed, self.ratios, self.setpoint = AT_REST, AT_REST_RATIOS, Setpoint()
         self.supply, self._charged = FULL_VOLTAGE, 0.0  # V, as the battery compensation has it; s, when it last was
         self.platform = platform(robot.name)
@@ -116,7 +117,7 @@ class Firmware:
         while self._text:
             yield Packet(Port.CONSOLE, 0, bytes(self._text[:LARGEST]))
             del self._text[:LARGEST]
-        yield from self.logs.due(self.now)
+        yield from self.logs.due(self.now, self.now + self.slipped)
 
     def _logged(self, name: str) -> float:
         """A log variable as it is now; 0 where nothing simulates it."""

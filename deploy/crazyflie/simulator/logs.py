@@ -120,12 +120,12 @@ class Logs:
             block.forms.append(form)
         return 0
 
-    def due(self, now: float) -> Iterable[Packet]:
-        """The blocks whose time has come, with the vehicle's time in milliseconds."""
+    def due(self, now: float, clock: float) -> Iterable[Packet]:
+        """The blocks whose time has come at `now` (s), stamped with the vehicle's clock (s), in whole milliseconds."""
         for identity, block in self.blocks.items():
             if now + 1e-9 < block.due:
                 continue
             block.due = max(block.due + block.period, now) if block.period else math.inf
             values = [_fit(self.read(name), form) for name, form in zip(block.names, block.forms, strict=True)]
-            stamp = struct.pack("<BI", identity, round(1e3 * now) & 0xFFFFFF)[:4]
+            stamp = struct.pack("<BI", identity, round(1e3 * clock) & 0xFFFFFF)[:4]
             yield Packet(Port.LOGGING, DATA, stamp + struct.pack("<" + "".join(block.forms), *values))

@@ -34,6 +34,7 @@ class Autopilot:
         self.controller = Controller(robot, dt, gains, config.hover_thrust)
         self.mode, self.armed, self.landed = READY, False, GROUND
         self.now = self.still = 0.0  # s since it was switched on; s at rest while it lands
+        self.slipped = 0.0  # s that passed while the simulation stood still: a vehicle's clock does not
         self.place, self.heading = np.zeros(3), 0.0  # where it holds itself, in our axes
         self.setpoint: tuple[float, str, Array, float] | None = None  # when, what, numbers, heading or thrust
         self._tells = {getattr(mavlink, f"MAVLINK_MSG_ID_{name}") for name in TELLS}
@@ -200,14 +201,15 @@ class Autopilot:
         if self.frozen:
             return None
         position, velocity, rates = (FLIP * value for value in (s.position, s.velocity, s.rates))
+        clock = self.now + self.slipped
         if number == m.MAVLINK_MSG_ID_LOCAL_POSITION_NED:
-            return m.MAVLink_local_position_ned_message(round(1e3 * self.now), *position, *velocity)
+            return m.MAVLink_local_position_ned_message(round(1e3 * clock), *position, *velocity)
         quaternion = _quaternion(s.rotation)
         if number == m.MAVLINK_MSG_ID_ATTITUDE_QUATERNION:
-            return m.MAVLink_attitude_quaternion_message(round(1e3 * self.now), *quaternion, *rates)
+            return m.MAVLink_attitude_quaternion_message(round(1e3 * clock), *quaternion, *rates)
         if number == m.MAVLINK_MSG_ID_ODOMETRY:
             along = FLIP * (s.rotation.T @ s.velocity)
-            unknown, when = [math.nan] * 21, round(1e6 * self.now)
+            unknown, when = [math.nan] * 21, round(1e6 * clock)
             numbers = (*position, quaternion, *along, *rates, unknown, unknown)
             return m.MAVLink_odometry_message(when, *self.frames, *numbers, self.resets)
         return None

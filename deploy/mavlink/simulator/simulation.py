@@ -15,7 +15,9 @@ from deploy.mavlink.simulator.autopilot import Autopilot
 from deploy.mavlink.simulator.controller import State
 
 EVERY = 2  # steps of the physics between two of the controllers
-MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it
+# s; a machine that is slower than this lets the simulated time slip instead of rushing after it. By so much at most
+# what comes from a busy machine looks older than it is.
+MOST_BEHIND = 0.02
 
 
 class Simulation:
@@ -60,6 +62,7 @@ class Simulation:
             if now - due > MOST_BEHIND:
                 zero += now - due
                 self.slipped += now - due
+                self.autopilot.slipped = self.slipped
             self.tick()
 
     def close(self) -> None:

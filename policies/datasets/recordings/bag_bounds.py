@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -22,7 +23,8 @@ from deploy.trust.text import printable
 from policies.datasets.features import DatasetError
 
 LARGEST = 1 << 28  # bytes of one message, unpacked
-CHUNK = 1 << 30  # and of a chunk of MCAP
+CHUNK = 1 << 26  # and of a chunk of MCAP, which takes four times that; recorders write 1 to 4 MB, or one message
+HELD = 1 << 28  # of chunks whose times overlap: they are in memory together
 RATIO, AT_LEAST = 1000, 1 << 26  # a whole file, unpacked: so many times its own bytes, or this
 WHOLE, SPARE = 50_000_000_000, 1 << 30  # bytes of a whole bag, unpacked; what stays free on the disk then
 METADATA = 1 << 22  # bytes of metadata.yaml
@@ -34,7 +36,13 @@ PLAIN = {  # how SQLite writes down what it made; it has no words for an index t
     "table": ("CREATE TABLE ",),
     "index": ("CREATE INDEX ", "CREATE UNIQUE INDEX ", "None"),
 }
+_reading = threading.Lock()
+_readers, _kept = 0, dict[str, Any]()  # of MCAP, just now; the library's own unpackers
 SIGNS = "%?#"  # mean something in a URI, and rosbags opens a database by one that it does not quote
+
+
+class ChunkError(DatasetError):
+    """A chunk of MCAP is too much, or damaged; which file it is in, is not said."""
 
 
 def zstd() -> Any:
@@ -150,19 +158,75 @@ def _pieces(make: Callable[[], Any], packed: BinaryIO, most: int, what: str) -> 
         data = one.unused_data or packed.read(BLOCK)
 
 
-def unpacked(data: bytes, most: int = LARGEST) -> bytes:
-    """What was packed with zstd, at most so many bytes; DatasetError otherwise."""
-    return b"".join(_pieces(zstd().ZstdDecompressor, BytesIO(data), most, "something in it"))
+def unpacked(data: bytes, what: str) -> bytes:
+    """A message that was packed with zstd; DatasetError, which says `what` it is, when it is more than LARGEST."""
+    return b"".join(_pieces(zstd().ZstdDecompressor, BytesIO(data), LARGEST, printable(what, 300)))
 
 
-def _unpacked_lz4(data: bytes, most: int) -> bytes:
-    lz4 = importlib.import_module("lz4.frame").LZ4FrameDecompressor
-    return b"".join(_pieces(lz4, BytesIO(data), most, "something in it"))
+def _chunk(make: Callable[[], Any], data: bytes, size: int) -> bytes:
+    """A chunk's content, of which the file says that it has `size` bytes."""
+    try:
+        return b"".join(_pieces(make, BytesIO(data), min(size, CHUNK), "a chunk of MCAP"))
+    except DatasetError as error:
+        raise ChunkError(str(error)) from None
+
+
+def _plain(data: bytes, size: int) -> bytes:
+    if len(data) > CHUNK:
+        raise ChunkError(f"a chunk of MCAP has more than {CHUNK >> 20} MB")
+    return data
 
 
 def unpackers() -> dict[str, Callable[[bytes, int], bytes]]:
     """By name of a compression: what makes a chunk of MCAP out of its bytes, given the size that the file tells."""
     return {
-        "zstd": lambda data, size: unpacked(data, min(size, CHUNK)),
-        "lz4": lambda data, size: _unpacked_lz4(data, min(size, CHUNK)),
+        "": _plain,
+        "zstd": lambda data, size: _chunk(zstd().ZstdDecompressor, data, size),
+        "lz4": lambda data, size: _chunk(importlib.import_module("lz4.frame").LZ4FrameDecompressor, data, size),
     }
+
+
+@contextmanager
+def bounded(table: dict[str, Any]) -> Iterator[None]:
+    """Have rosbags unpack chunks by ours, as long as anybody reads; then its `table` is as it was.
+
+    It has no other way in: its readers ask this table of the module `storage_mcap`, by the name of the compression. A
+    test looks that they do.
+    """
+    global _readers
+    with _reading:
+        if not _readers:
+            _kept.update(table)
+            table.update(unpackers())
+        _readers += 1
+    try:
+        yield
+    finally:
+        with _reading:
+            _readers -= 1
+            if not _readers:
+                table.clear()
+                table.update(_kept)
+                _kept.clear()
+
+
+def check_chunks(storage: Any) -> None:
+    """DatasetError where chunks that an MCAP's index tells of would take too much memory, alone or together.
+
+    `storage`: of rosbags, opened. Of a chunk it yields only messages within the times that the index says, and keeps it
+    from the first of these times to the last.
+    """
+    for part in getattr(storage, "storages", [storage]):
+        chunks, shown = getattr(part, "chunks", []), printable(part.path, 300)
+        if any(max(chunk.compressed_size, chunk.uncompressed_size) > CHUNK for chunk in chunks):
+            raise DatasetError(f"{shown}: a chunk of MCAP has more than {CHUNK >> 20} MB: record it in smaller ones")
+        edges = [(c.message_start_time, 0, c.uncompressed_size) for c in chunks]
+        edges += [(max(c.message_start_time, c.message_end_time), 1, -c.uncompressed_size) for c in chunks]
+        held = 0
+        for _, _, more in sorted(edges):
+            held += more
+            if held > HELD:
+                raise DatasetError(
+                    f"{shown}: chunks of MCAP with more than {HELD >> 20} MB are of the same time, and would be in "
+                    "memory together"
+                )

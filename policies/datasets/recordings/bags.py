@@ -209,11 +209,15 @@ def episodes(path: str, wanted: BagMap) -> Iterator[Recorded | int]:
         from rosbags.typesys import Stores, get_typestore
     except ModuleNotFoundError:
         raise DatasetError("a bag needs rosbags: pip install 'sim2metal[bags]'") from None
-    storage_mcap.DECOMPRESSORS.update(bag_bounds.unpackers())
     store = get_typestore(Stores.LATEST)
     clock = Clock(wanted, recording=not wanted.recording)
     try:
-        with bag_bounds.opened(Path(path)) as place, Reader(place) as bag:
+        with (
+            bag_bounds.bounded(storage_mcap.DECOMPRESSORS),
+            bag_bounds.opened(Path(path)) as place,
+            Reader(place) as bag,
+        ):
+            bag_bounds.check_chunks(bag.storage)
             packed = bag.compression_mode == "message"
             if packed:  # each is unpacked here
                 bag.storage.metadata = bag.storage.metadata._replace(compression_mode=None)
@@ -222,11 +226,13 @@ def episodes(path: str, wanted: BagMap) -> Iterator[Recorded | int]:
             now = 0
             for connection, now, data in bag.messages(chosen):
                 yield from clock.until(now)
-                content = bag_bounds.unpacked(data) if packed else data
+                content = bag_bounds.unpacked(data, f"{path}: a message of {connection.topic}") if packed else data
                 clock.hear(connection.topic, now, store.deserialize_cdr(content, connection.msgtype))
                 clock.begin(now)
             yield from clock.until(now + 1)
             yield from clock.end()
+    except bag_bounds.ChunkError as error:
+        raise DatasetError(f"{path}: {error}") from None
     except DatasetError:
         raise
     except Exception as error:  # of rosbags, SQLite, zstd: a damaged bag ends in many kinds

@@ -24,7 +24,7 @@ from cflib.positioning.position_hl_commander import PositionHlCommander
 from cflib.utils.power_switch import PowerSwitch
 
 from deploy.crazyflie.crtp import Port
-from deploy.crazyflie.simulator.simulation import Simulation
+from deploy.crazyflie.simulator.simulation import MOST_BEHIND, Simulation
 from tests.deploy.crazyflie.bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
@@ -270,7 +270,8 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
         process.send_signal(signal.SIGINT)
         behind = process.communicate(timeout=30.0)[0]
     for seen in stamps.values():
-        assert len(seen) > 100 and set(np.diff(seen)) == {10}  # none lost, none late by the vehicle's clock
+        steps = np.diff(seen)  # of the vehicle's clock: none is lost, nor late
+        assert len(seen) > 100 and all(step == 10 or (behind and step > 1e3 * MOST_BEHIND) for step in steps)
     if behind:  # the machine was too busy for real time: then it says so
         assert behind.startswith("behind the clock: ")
 

@@ -187,12 +187,12 @@ def test_it_holds_its_place_though_nothing_arrives_for_a_while(
 ):
     guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
     driver = Crazyflie(100.0, Settings(uri=uri, onboard=onboard, height=0.7))
-    read, age, clock = driver.read, driver.link.age, driver.link.clock
+    read, silence, clock = driver.read, driver.link.silence, driver.link.clock
     flown, stopped = 0, math.inf
     heights: list[float] = []  # m, in the second and a half of which it is to hold
 
     def silent() -> float:
-        return 0.15 if 0.0 <= clock() - stopped - begins < 0.15 else age()
+        return 0.15 if 0.0 <= clock() - stopped - begins < 0.15 else silence()
 
     def elsewhere() -> Reading:
         nonlocal flown, stopped
@@ -205,7 +205,7 @@ def test_it_holds_its_place_though_nothing_arrives_for_a_while(
             heights.append(height(simulation))
         return reading
 
-    driver.link.age, driver.read = silent, elsewhere  # type: ignore[method-assign]
+    driver.link.silence, driver.read = silent, elsewhere  # type: ignore[method-assign]
     record = run(policy, driver, guard)
     report = driver.report()
     assert record.stopped.any() and report.count("held for 2 s by the guard") == 1
@@ -259,6 +259,8 @@ def connected(said: dict[str, float], onboard: bool = False) -> Crazyflie:
         clock=lambda: 0.0,
         wait=lambda *_: True,
         age=lambda: 0.0,
+        silence=lambda: 0.0,
+        doubts=list,
         value=lambda name: said.get(name, 0),
         parameter=lambda _: 0,
     )
@@ -482,7 +484,7 @@ def lands_after(volts: Callable[[int], float], ratio: Callable[[int], float], **
     driver, step = Crazyflie(100.0, Settings(**more)), 0
     driver.link = SimpleNamespace(  # type: ignore[assignment]
         clock=lambda: 0.01 * step,
-        age=lambda: 0.0,
+        silence=lambda: 0.0,
         value=lambda name: volts(step) if name == "pm.vbat" else 65535 * ratio(step),
     )
     for step in range(700):

@@ -16,6 +16,7 @@ from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
 from deploy.safety.envelope import LAST, Envelope
+from deploy.safety.stamps import Received
 from sim.spec import Signal
 from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
 
@@ -134,7 +135,7 @@ def test_what_agreed_to_hold_is_not_asked_again_before_its_heartbeat(policy: Pol
     link.clock = lambda: now[0]  # type: ignore[method-assign]
     link.ask = lambda *command, again=0: asked.append((round(now[0], 2), *command))  # type: ignore[method-assign]
     told = (2, 12, 128, px4.custom_mode(px4.OFFBOARD), 4, 3)
-    link.newest["HEARTBEAT"] = 0.0, link.mavlink.MAVLink_heartbeat_message(*told)
+    link.newest["HEARTBEAT"] = Received(0.0, link.mavlink.MAVLink_heartbeat_message(*told))
     link.answers[px4.SET_MODE] = 4  # to what was asked long ago
     driver._airborne = driver._ours = True
     for step in range(150):  # its heartbeats come once a second
@@ -203,7 +204,7 @@ def test_velocities_along_the_world_or_the_body(policy: PolicyFile, frames):
     driver = Mavlink(policy, Settings())
     half = math.sqrt(0.5)  # its nose points east
     numbers = (0.0, 0.0, 0.0, (half, 0.0, 0.0, half), 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, [math.nan] * 21, [math.nan] * 21)
-    driver.link.newest["ODOMETRY"] = 0.0, link.mavlink.MAVLink_odometry_message(1, *frames, *numbers)
+    driver.link.newest["ODOMETRY"] = Received(0.0, link.mavlink.MAVLink_odometry_message(1, *frames, *numbers))
     expected = (-2.0, 1.0, 3.0) if frames[1] == 12 else (1.0, 2.0, 3.0)
     np.testing.assert_allclose(driver._place()[1], expected, atol=1e-12)
 

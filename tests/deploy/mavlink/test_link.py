@@ -139,8 +139,8 @@ def test_garbage_hurts_nobody():
             for size in (1, 12, 280, 2000) * 20:
                 port.socket.sendto(rng.bytes(size), port.peer)
             assert link.parameters("MPC_THR_HOVER") == {"MPC_THR_HOVER": pytest.approx(0.5)}
-            before = link.newest["HEARTBEAT"][0]
-            assert link.wait(lambda: link.newest["HEARTBEAT"][0] > before, 3.0)
+            before = link.newest["HEARTBEAT"].arrived
+            assert link.wait(lambda: link.newest["HEARTBEAT"].arrived > before, 3.0)
         finally:
             link.close()
 

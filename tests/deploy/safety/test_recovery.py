@@ -11,6 +11,7 @@ from deploy import replay, run
 from deploy.drivers.simulated import Simulated
 from deploy.guard import PASS, SAFE, Guard
 from deploy.loop import run as fly
+from deploy.policy_file import PolicyFile
 from deploy.recording import flight_log
 from deploy.safety.limits import LimitError, guard_of, limits_of
 from deploy.safety.recovery import CRASHED, DRIVING, LOST, RECOVERING, STUCK, TELEOPERATED, Recovery, Rules
@@ -21,6 +22,7 @@ from sim.registry import load
 from sim.robots import LISTED
 from sim.spec import Signal, size
 from sim.tasks import make
+from tests.deploy.sample_policy import random_gru
 
 RATE = 10.0
 INPUTS = (
@@ -247,6 +249,65 @@ def test_whoever_takes_over_is_not_judged():
     assert one.counts["stuck"] == 1
 
 
+def test_each_drive_is_counted_from_nothing():
+    one = made()
+    drive(one, 20)
+    assert one.counts["stuck"] == 1
+    one.reset(1)
+    assert not any(one.counts.values())
+    drive(one, 15)
+    assert one.counts == {"stuck": 1, "crashed": 0, "freed": 0, "lost": 0}
+
+
+class Integral:
+    """A PI controller of the speed (m/s), as a policy: what it remembers is the sum of the errors, per robot."""
+
+    def __init__(self, n=1):
+        self.sum, self.begun = np.zeros(n), []
+
+    def step(self, signals):
+        error = 2.0 - signals["speed"][:, 0]
+        self.sum += error / RATE
+        return wish(n=len(error)) | {"speed": (error + 3.0 * self.sum)[:, None].astype(np.float32)}
+
+    def restart(self, robots):
+        self.begun.append(np.flatnonzero(robots).tolist())
+        self.sum[robots] = 0.0
+
+
+def test_who_gets_a_robot_back_has_no_integral_of_what_was_not_its_own():
+    """Backing out at -0.5 m/s it wants more and more; then it drives as at the first moment."""
+    one, policy, sent = made(), Integral(), []
+    first = float(Integral().step(told())["speed"][0, 0])
+    for _ in range(60):
+        seen = told(speed=-0.5 if one.state[0] == RECOVERING else 0.0)
+        wanted = policy.step(seen)
+        state = one.state[0]
+        sent.append((state, int(one.step(seen, wanted, free())["speed"][0, 0] < 0.0), float(wanted["speed"][0, 0])))
+        one.hand_back(policy)
+        if state == RECOVERING and one.state[0] == DRIVING:
+            assert sent[-1][2] == pytest.approx(first + 1.3 * 0.5)  # it still sees -0.5 m/s
+    assert len(policy.begun) == 2 and max(wanted for *_, wanted in sent) > 3.0 * first
+
+
+def test_only_whom_it_gets_back_is_forgotten():
+    one, policy = made(n=3), Integral(3)
+    for k in range(30):
+        seen = told(n=3)
+        seen["speed"][:2, 0] = -0.5 if one.state[0] == RECOVERING else 0.0, 1.0  # it backs out; never stuck
+        seen["acceleration"][2] = 40.0 if k == 3 else 0.0
+        one.step(seen, policy.step(seen), free(3))
+        one.hand_back(policy)
+    assert policy.begun == [[2], [0]] and policy.sum[1] == pytest.approx(3.0)
+
+
+def test_a_policy_that_cannot_begin_anew_goes_on():
+    one, policy = made(), object()
+    drive(one, 25)
+    one.hand_back(policy)
+    one.hand_back(None)
+
+
 def test_robots_are_judged_one_by_one():
     one = made(n=3)
     for _ in range(15):
@@ -344,8 +405,8 @@ def test_a_second_flight_of_one_guard_is_as_the_first_and_as_its_replay():
 def test_a_log_of_another_algorithm_is_refused():
     described = guarded().to_json()
     older = {k: v for k, v in described["recovery"].items() if k != "algorithm"}
-    for recovery, number in ((older, 1), ({**older, "algorithm": 3}, 3)):
-        with pytest.raises(ValueError, match=f"its recovery is algorithm {number}, this program has 2"):
+    for recovery, number in ((older, 1), ({**older, "algorithm": 2}, 2)):
+        with pytest.raises(ValueError, match=f"its recovery is algorithm {number}, this program has 3"):
             Guard.from_json({**described, "recovery": recovery})
 
 
@@ -443,6 +504,36 @@ def test_a_robot_against_a_board_frees_itself_and_its_log_tells_and_computes_it_
     replay.main([f"log={log}"])
     said = capsys.readouterr().out
     assert said.count("equal, every bit") == 6  # wanted and sent: drive, turn, kick
+
+
+def test_a_policy_with_a_memory_gets_its_robot_back_as_an_episode_begins(tmp_path, capsys):
+    """And the log's replay knows."""
+    task, rng = make("soccer_1v1", opponent="still", start="anywhere"), np.random.default_rng(0)
+    network = random_gru(rng, size(task.policy), size(task.commands))
+    network.output[1][0] = 5.0  # ahead, whatever it remembers
+    path = export(FeaturePolicy.from_task(task, network), tmp_path / "gru.onnx").path
+    (tmp_path / "mine.toml").write_text(LIMITS)
+    policy, driver = PolicyFile.load(path), Simulated(task, 1, seed=3)
+    guard = guard_of(
+        policy, driver, limits_of(task.robot.name, str(tmp_path / "mine.toml")), policy.envelope, recovery=True
+    )
+    remembers, step, states = [], policy.step, []
+
+    def spied(signals):
+        remembers.append(any(value.any() for value in policy.states().values()))
+        states.append(int(guard.recovery.state[0]))  # after the step before
+        return step(signals)
+
+    policy.step = spied
+    fly(policy, driver, guard, 300)
+    back = [k for k in range(1, len(states)) if states[k - 1] == RECOVERING and states[k] == DRIVING]
+    assert back and not any(remembers[k - 1] for k in back) and all(remembers[k] for k in back)
+    assert not remembers[0] and sum(not r for r in remembers) <= 1 + 2 * len(back)
+    log = tmp_path / "f.mcap"
+    asked = [f"limits={tmp_path / 'mine.toml'}", "recovery=true", f"log={log}", "seconds=15", "seed=3"]
+    run.main([f"policy={path}", "driver=simulated", *asked])
+    replay.main([f"log={log}"])
+    assert capsys.readouterr().out.count("equal, every bit") == 6
 
 
 def test_who_frees_itself_gets_further(tmp_path):

@@ -9,7 +9,9 @@ import apsw
 import lz4.frame
 import numpy as np
 import pytest
-from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer, storage_mcap
+from mcap.writer import CompressionType
+from mcap.writer import Writer as McapWriter
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, StoragePlugin, Writer, storage_mcap
 
 from policies.datasets.features import DatasetError
 from policies.datasets.recordings import bag_bounds, bags
@@ -146,13 +148,13 @@ def test_a_bag_of_mcap_may_be_called_as_it_likes(tmp_path):
 
 
 def test_a_message_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(bag_bounds.unpacked, "__defaults__", (1 << 20,))
+    monkeypatch.setattr(bag_bounds, "LARGEST", 1 << 20)
     folder = commands(tmp_path / "bag", CompressionMode.MESSAGE)
     (file,) = folder.glob("*.db3")
     with sqlite3.connect(file) as database:
         database.execute("UPDATE messages SET data = ?", [bag_bounds.zstd().compress(bytes(1 << 21))])
     database.close()
-    with pytest.raises(DatasetError, match="something in it unpacks to more than 1 MB"):
+    with pytest.raises(DatasetError, match="bag: a message of /commands unpacks to more than 1 MB"):
         read(tmp_path, folder)
 
 
@@ -210,7 +212,7 @@ def test_packed_bytes_are_read_to_their_end(packing):
     one = pack(content)
     assert unpack(one, len(content)) == content
     assert unpack(one + SKIPPED + one, 2 * len(content)) == 2 * content
-    with pytest.raises(DatasetError, match="something in it unpacks to more than"):
+    with pytest.raises(DatasetError, match="a chunk of MCAP unpacks to more than"):
         unpack(one + one, 2 * len(content) - 1)
     with pytest.raises(DatasetError, match="more than 1000 frames"):
         unpack(1001 * pack(b""), 1)
@@ -228,11 +230,64 @@ def test_a_chunk_becomes_no_more_than_it_says(monkeypatch, packing, size):
     pack = bag_bounds.zstd().compress if packing == "zstd" else lz4.frame.compress
     unpack = bag_bounds.unpackers()[packing]
     assert unpack(pack(b"abc"), 3) == b"abc"
-    with pytest.raises(DatasetError, match="something in it unpacks"):
+    with pytest.raises(DatasetError, match="a chunk of MCAP unpacks"):
         unpack(pack(bytes(1 << 20)), size)
 
 
-def test_rosbags_asks_the_bounded_ones(tmp_path):
-    read(tmp_path, commands(tmp_path / "bag", storage=StoragePlugin.MCAP))
-    with pytest.raises(DatasetError, match="something in it unpacks"):
-        storage_mcap.decompress(bag_bounds.zstd().compress(bytes(1000)), "zstd", 10, 0)
+def chunked(path, sizes, times=None, compression=CompressionType.ZSTD):
+    """An MCAP file of chunks, each with one message of so many zeros at its time (ms)."""
+    with path.open("wb") as stream:
+        writer = McapWriter(stream, chunk_size=1, compression=compression)
+        writer.start("ros2", "test")
+        schema = writer.register_schema("std_msgs/msg/Float32MultiArray", "ros2msg", b"float32[] data")
+        channel = writer.register_channel("/commands", "cdr", schema)
+        for k, size in enumerate(sizes):
+            when = now_of(50 * k if times is None else times[k])
+            writer.add_message(channel, when, bytes(size), when)
+        writer.finish()
+    return path
+
+
+def unindexed(path):
+    """The same without its summary: then rosbags goes through the whole file."""
+    content = bytearray(path.read_bytes())
+    content[-28:-20] = bytes(8)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("compression", list(CompressionType))
+@pytest.mark.parametrize("index", [True, False])
+def test_a_large_chunk_is_refused_by_the_name_of_its_file(tmp_path, monkeypatch, compression, index):
+    """By rosbags itself, whichever way it reads: it asks our unpackers."""
+    monkeypatch.setattr(bag_bounds, "CHUNK", 1 << 20)
+    path = chunked(tmp_path / "large.mcap", [100, 1 << 21], compression=compression)
+    with pytest.raises(DatasetError, match=r"large.mcap: a chunk of MCAP (has|unpacks to) more than 1 MB"):
+        read(tmp_path, path if index else unindexed(path))
+
+
+def test_rosbags_asks_the_bounded_ones_while_a_bag_is_read_and_then_its_own(tmp_path):
+    """Two at once, of which the first is left alone before its end."""
+    table, before = storage_mcap.DECOMPRESSORS, dict(storage_mcap.DECOMPRESSORS)
+    folder = commands(tmp_path / "bag", CompressionMode.STORAGE, StoragePlugin.MCAP)
+    one, other = (bags.episodes(str(folder), written(tmp_path / "map.yaml", TEXT)) for _ in range(2))
+    bomb = bag_bounds.zstd().compress(bytes(1000))
+    assert len(next(one).frames["action"]) and len(next(other).frames["action"])
+    for reader in (one, other):
+        assert table.keys() == bag_bounds.unpackers().keys()
+        with pytest.raises(bag_bounds.ChunkError, match="a chunk of MCAP unpacks"):
+            storage_mcap.decompress(bomb, "zstd", 10, 0)
+        reader.close()
+    assert table == before and storage_mcap.decompress(bomb, "zstd", 1000, 0) == bytes(1000)
+
+
+def test_chunks_of_one_time_are_in_memory_together_and_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(bag_bounds, "HELD", 3 << 20)
+    sizes = [1 << 20] * 5
+    one_by_one = chunked(tmp_path / "a.mcap", sizes)
+    with Reader(one_by_one) as bag:
+        bag_bounds.check_chunks(bag.storage)
+        assert len(bag.storage.chunks) == 5  # what the check goes by, in this rosbags
+    together = chunked(tmp_path / "b.mcap", sizes, times=[7] * 5)
+    with pytest.raises(DatasetError, match=r"b.mcap: chunks of MCAP with more than 3 MB are of the same time"):
+        read(tmp_path, together)

@@ -1,0 +1,188 @@
+"""How old a Crazyflie's signals are that waited in the radio: the guard acts on when they were measured."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from deploy import PolicyFile
+from deploy.crazyflie.blocks import blocks
+from deploy.crazyflie.link import LinkError
+from deploy.crazyflie.simulator.simulation import Simulation
+from deploy.drivers import Reading
+from deploy.drivers.crazyflie import Crazyflie, Settings
+from deploy.guard import PASS, REASONS, Guard
+from deploy.loop import run
+from deploy.safety.envelope import Envelope
+from tests.deploy.crazyflie.bench import served
+from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY
+from tests.deploy.held_up import HeldUp
+
+PERIOD, WRAPS = 0.01, 1 << 24  # s; of the stamps, ms
+
+
+@pytest.fixture(scope="module")
+def policy() -> PolicyFile:
+    return PolicyFile.load(QUAD_ANY)
+
+
+class Vehicle:
+    """In the air, whose log packets are handed to a driver's link as cflib does, at times of ours."""
+
+    def __init__(self, policy: PolicyFile, stamps: bool = True, believed: bool = True) -> None:
+        self.now, self.stamps = 100.0, stamps
+        self.booted = 1e-3 * WRAPS - 100.5  # s: its stamps begin again at 0 half a second later
+        self.driver = Crazyflie(100.0, Settings(stamps=believed))
+        self.link = self.driver.link
+        self.link.clock = lambda: self.now
+        self.guard = Guard(policy.inputs, policy.outputs)
+        self.blocks = {name: dict.fromkeys(block, 0.0) for name, block in blocks(True).items()}
+        self.blocks["rotation"] |= {"stateEstimate.qw": 1.0, "pm.vbat": 4.0}
+
+    def hears(self, waited: float) -> None:
+        """A period later, what was sent `waited` s ago arrives."""
+        self.now += PERIOD
+        stamp = round(1e3 * (self.now + self.booted - waited)) % WRAPS if self.stamps else 0
+        for name, values in self.blocks.items():
+            self.link._data(stamp, values, SimpleNamespace(name=name))
+
+    def step(self) -> Reading:
+        """What the loop does with it."""
+        reading = self.driver.read()
+        self.guard.screen(reading.signals, reading.age)
+        self.guard.filter({"motor_command": np.full((1, 4), 0.5, np.float32)})
+        return reading
+
+
+def test_signals_that_waited_are_stale_though_they_arrive_without_a_pause(policy: PolicyFile):
+    """The radio falls behind by 5 ms per packet, to 0.4 s: by arrival each is fresh, and would pass."""
+    vehicle = Vehicle(policy)
+    for _ in range(100):
+        vehicle.hears(0.0)
+        assert vehicle.step().age["position"] < 2e-3 and vehicle.guard.verdict[0] == PASS
+    for k in range(100):
+        waited = min(0.4, 0.005 * k)
+        vehicle.hears(waited)
+        reading = vehicle.step()
+        assert vehicle.link.silence() == 0.0
+        assert reading.age["position"] == reading.age["battery_voltage"] == pytest.approx(waited, abs=2e-3)
+        assert reading.age["target_position"] == 0.0
+    assert REASONS[vehicle.guard.latched[0]] == "stale signal" and not vehicle.driver.report()
+
+
+def test_what_was_held_back_is_as_old_as_it_is_when_it_comes_at_once(policy: PolicyFile):
+    """The computer sleeps for 0.4 s; then all that its buffer kept is read within 40 ms, while the loop goes on."""
+    vehicle = Vehicle(policy)
+    for _ in range(100):
+        vehicle.hears(0.0)
+        vehicle.step()
+    stopped = []
+    vehicle.now += 0.4
+    for k in range(1, 41):
+        vehicle.now -= 0.009  # of PERIOD: they come one per ms
+        vehicle.hears(0.4 - 0.009 * k)
+        age = vehicle.step().age["position"]
+        assert vehicle.link.silence() == 0.0 and age == pytest.approx(0.4 - 0.009 * k, abs=3e-3)
+        stopped.append(REASONS[vehicle.guard.latched[0]])
+    assert stopped[:5] == ["none"] * 5 and stopped[5:] == ["stale signal"] * 35
+
+
+def test_a_packet_that_comes_twice_is_no_news(policy: PolicyFile):
+    vehicle = Vehicle(policy)
+    vehicle.hears(0.0)
+    for k in range(1, 6):
+        vehicle.hears(k * PERIOD)
+        assert vehicle.link.age() == vehicle.link.silence() == pytest.approx(k * PERIOD)
+
+
+def test_without_stamps_their_arrival_counts_and_the_report_says_so(policy: PolicyFile):
+    vehicle = Vehicle(policy, stamps=False)
+    for _ in range(100):
+        vehicle.hears(0.3)
+        assert vehicle.step().age["position"] == 0.0 and vehicle.guard.verdict[0] == PASS
+    assert vehicle.driver.report() == [
+        f"its log block {name} has no time stamps: its age counts from its arrival" for name in blocks(True)
+    ]
+
+
+@pytest.mark.parametrize("believed", [True, False])
+def test_of_a_simulator_slower_than_the_clock_the_arrival_counts_where_it_is_told_to(
+    policy: PolicyFile, believed: bool
+):
+    """At 0.8 of real time its clock says what a queue that fills would say."""
+    vehicle, most = Vehicle(policy, believed=believed), 0.0
+    for k in range(500):
+        vehicle.hears(0.2 * PERIOD * k)
+        most = max(most, vehicle.step().age["position"])
+    assert most == (pytest.approx(1.0, abs=0.01) if believed else 0.0)
+    assert (REASONS[vehicle.guard.latched[0]] == "stale signal") == believed
+
+
+def test_another_connection_begins_with_another_clock(policy: PolicyFile):
+    """The radio's queue of before is gone, and so is what was known of the way without one."""
+    vehicle, link = Vehicle(policy), None
+    vehicle.hears(0.0)
+    link = vehicle.link
+
+    def begins() -> None:
+        vehicle.hears(0.3)
+
+    link.client = SimpleNamespace(log=SimpleNamespace(add_config=lambda config: setattr(config, "start", lambda: None)))
+    waiting = threading.Timer(0.05, begins)
+    waiting.start()
+    assert link._listen(vehicle.now + 1.0) == "" and link.age() == 0.0
+    waiting.join()
+
+
+@contextmanager
+def behind() -> Iterator[tuple[Simulation, HeldUp]]:
+    """A simulated vehicle whose log packets go through a radio that falls behind on demand."""
+    with served(policy=QUAD_ANY) as simulation:
+        (vehicle,) = simulation.vehicles
+        held = HeldUp(vehicle._send, 0.4)
+        vehicle._send = held  # type: ignore[method-assign]
+        yield simulation, held
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.filterwarnings(LATE)
+def test_a_radio_that_falls_behind_ends_the_policys_flight_and_it_lands(policy: PolicyFile):
+    """By up to 0.4 s. Nothing is lost, and there is no silence in which the signals would be missed.
+
+    Up to three flights: a machine that stands still for a moment ends one before.
+    """
+    failed: list[Exception] = []
+    for _ in range(3):
+        try:
+            with behind() as (simulation, held):
+                return flies_and_lands(policy, simulation, held)
+        except (AssertionError, LinkError) as error:
+            failed.append(error)
+    raise AssertionError(f"three flights failed: {failed}") from failed[-1]
+
+
+def flies_and_lands(policy: PolicyFile, simulation: Simulation, held: HeldUp) -> None:
+    (vehicle,) = simulation.vehicles
+    driver = Crazyflie(100.0, Settings(uri=vehicle.uri, height=0.4))
+    silences: list[float] = []
+    read = driver.read
+
+    def watched() -> Reading:
+        reading = read()
+        if driver._handed_over:
+            held.begin()
+            silences.append(driver.link.silence())
+        return reading
+
+    driver.read = watched  # type: ignore[method-assign]
+    rules = Envelope(missed_in_a_row=None, missed_of_100=None, longest_pause=None)
+    record = run(policy, driver, Guard(policy.inputs, policy.outputs, rules), steps=3000)
+    assert silences, "the policy never had it"
+    assert REASONS[record.stopped[0]] == "stale signal"
+    assert np.median(silences) < 0.06  # by arrival they are fresh
+    assert "held for 2 s by the guard" in driver.report() and "landed" in driver.report()
+    assert vehicle.firmware.sensed.position[2] < 0.05 and vehicle.firmware.supervisor.state.name != "LOCKED"
