@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.bc import check
-from policies.algorithms.vla.grounding import found, ground, look_for, meaning_at
+from policies.algorithms.vla.descent import descend
 from policies.algorithms.vla.heads import HEADS, Head
+from policies.algorithms.vla.stages import REPORT, first_stages, found, meaning_at
 from policies.learning import cosine
 from policies.learning.buffers import Batch
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
@@ -42,10 +43,8 @@ from sim import spec
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords
 
-REPORT = 50  # updates between two reports
 RISE = 50  # updates in which the rate rises
 LAST = 0.02  # of the rate, in the end
-STEEPEST = 1.0  # norm of a gradient
 USUAL = 256  # steps of the demonstrations, which say what is usual
 
 
@@ -119,7 +118,7 @@ class Vla(Stateful):
     takes: tuple[str, ...] = ("tokens", "learners")
     cut_by = "shares"
     state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
-    state_values = ("seed", "done", "misunderstood", "missed")
+    state_values = ("seed", "done")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
     encoder: Hearing
@@ -137,8 +136,7 @@ class Vla(Stateful):
             self.encoder, self.policy = self.head.begin(seed, device)
             self.average = copy.deepcopy(self.policy)
         self.pointing: Pointing | None = self.policy.pointing if isinstance(self.policy, Looking) else None
-        self.misunderstood = float("nan")  # nats of the words, once they have learned to point
-        self.missed = float("nan")  # m by which things are found elsewhere, once eyes have learned to find them
+        self.stages = first_stages(self.pointing, config, self.learners, self.generator) if self.pointing else []
         self.learning = learned(self.policy)
         self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
 
@@ -157,16 +155,12 @@ class Vla(Stateful):
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
+        before = sum(stage.updates * stage.cost for stage in self.stages)
         if self.pointing:
-            if self.done == 0:
-                with enough():
-                    self.misunderstood = ground(self.pointing, shown, sentences, weight, self.config, self.generator)
-                    if self.pointing.find:
-                        self.missed = look_for(self.pointing, shown, self.config, self.generator)
-                self.average.pointing.load_state_dict(self.pointing.state_dict())
-            floor |= {"pointing_loss": self.misunderstood}
+            yield from self._learn_first(self.pointing, shown, sentences, weight)
+            for stage in self.stages:
+                floor |= stage.metrics()
             if self.pointing.find:
-                floor |= {"finding_error": self.missed}
                 with enough():
                     shown.found = found(self.pointing, shown)
         total, since = torch.zeros(()), 0
@@ -175,7 +169,15 @@ class Vla(Stateful):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * rate
             index = torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
-            total += self._descend(shown, sentences, index)
+            told = descend(
+                self.learners,
+                self.optimizer,
+                self.learning,
+                index.split(self.config.micro_batch or len(index)),
+                lambda rows: self._drawn(shown, sentences, rows),
+                lambda batch: {"loss": self._loss(batch)},
+            )
+            total += told["loss"]
             self.done, since = self.done + 1, since + 1
             with torch.no_grad():
                 kept = max(1.0 - self.config.ema_decay, 1.0 / self.done)
@@ -185,32 +187,30 @@ class Vla(Stateful):
             if self.done % REPORT == 0 or self.done == self.config.updates:
                 self.learners.agree([*self.learning, shown.numbers, shown.found])
                 yield {
-                    "progress": self.done / self.config.updates,
+                    "progress": (before + self.done) / (before + self.config.updates),
                     "env_steps": 0.0,
                     "loss": float(total) / since,
                     **floor,
                 }
                 total, since = torch.zeros(()), 0
 
-    def _descend(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
-        """One update with these samples (n,), a micro-batch at a time; their loss.
+    def _learn_first(
+        self, pointing: Pointing, shown: Told, sentences: Sentences, weight: Tensor
+    ) -> Iterator[dict[str, float]]:
+        """The metrics of what has to learn before the rest is cloned."""
+        if self.done == 0:
+            pointing.normalise(shown.truth)
+        whole = self.config.updates + sum(stage.updates * stage.cost for stage in self.stages)
+        for stage in self.stages:
+            for metrics in stage.learn(shown, sentences, weight):
+                passed = sum(some.done * some.cost for some in self.stages)
+                yield {"progress": passed / whole, "env_steps": 0.0, **metrics}
+        if self.done == 0:
+            self.average.pointing.load_state_dict(pointing.state_dict())
 
-        Each learner draws all that is random; the gradients are of the rows of its shares.
-        """
-        with enough():
-            pieces = index.split(self.config.micro_batch or len(index))
-            drawn = (self._drawn(shown, sentences, rows) for rows in pieces)
-            every = [*drawn] if self.learners.parts > 1 else []  # the only part takes each as it comes, once
-
-            def own(place: int, piece: int) -> tuple[Tensor, dict[str, Tensor]]:
-                batch, share = self.learners.cut(every[piece] if every else next(drawn), place)
-                loss = self._loss(batch) * (share * (len(pieces[piece]) / len(index)))
-                return loss, {"loss": loss}
-
-            whole = self.learners.gradient(own, self.learning, len(pieces))["loss"]
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
-            self.optimizer.step()
-        return whole
+    def stage(self) -> str:
+        """See `policies.algorithms.HasStages`."""
+        return next((stage.said for stage in self.stages if not stage.over), "the clone learns")
 
     def _shown(self) -> tuple[Told, Sentences]:
         """What is learned from, and what may have been said."""
@@ -270,8 +270,11 @@ class Vla(Stateful):
         """Nothing is flown."""
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"generator": self.generator.get_state()}
+        learned_first = [stage.state_dict() for stage in self.stages]
+        return super().state_dict() | {"generator": self.generator.get_state(), "stages": learned_first}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        for stage, own in zip(self.stages, state["stages"], strict=True):
+            stage.load_state_dict(own)
         self.generator.set_state(state["generator"])

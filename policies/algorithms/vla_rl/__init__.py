@@ -159,6 +159,10 @@ class VlaRl(Stateful):
         if told := final(self.task, self.controller(), config.clone.pretrained, self.seed):
             yield {"progress": 1.0, "env_steps": float(self.env_steps), **told}
 
+    def stage(self) -> str:
+        """See `policies.algorithms.HasStages`."""
+        return self.cloning.stage() if self.cloning.done < self.config.clone.updates else "it practises"
+
     def _prepare(self) -> None:
         """What is usual of what critics see, and how far a task is done, as demonstrations have it."""
         shown = demonstrated(unseen(self.task), self.config.clone, self.seed)

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.vla import Vla, VlaConfig
+from policies.algorithms.vla import Vla, VlaConfig, stages
 from policies.learning.vla.looking import TinyConfig
 from policies.models.vision import EncoderConfig
+from policies.runner import checkpoint
 from sim.tasks import make
 from sim.tasks.abilities import meaning_of
 from tests.policies.language.spoken_words import encoder
+from tests.policies.resumed import same
 
 
 @pytest.fixture(scope="module")
@@ -44,49 +46,90 @@ def learner(task, shown, monkeypatch, **settings):
     return made
 
 
+@pytest.fixture(scope="module")
+def looked_at(seen):
+    """The same with pictures."""
+    return cloning(seen, beside=4)._shown()
+
+
+def finding(seen, looked_at, monkeypatch, **settings):
+    made = cloning(seen, **{"beside": 4, "looks": False} | settings)
+    monkeypatch.setattr(made, "_shown", lambda: looked_at)
+    return made
+
+
+@pytest.fixture(scope="module")
+def finders(seen, looked_at):
+    """Rows of a run that tells something within its stages, its states after each, who it was, and what makes more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "REPORT", 15)
+        torch.manual_seed(7)  # nothing may depend on it
+        whole, rows, states = finding(seen, looked_at, patch), [], []
+        for row in whole.learn():
+            rows.append(row)
+            states.append(copy.deepcopy(whole.state_dict()))
+        yield rows, states, whole, lambda: finding(seen, looked_at, patch)
+
+
 @pytest.mark.parametrize("head", ["tokens", "flow"])
 def test_words_learn_first_and_then_nothing_more(task, shown, monkeypatch, head):
     made = learner(task, shown, monkeypatch, head=head)
     before = copy.deepcopy(made.pointing.state_dict())
     learning = made.learn()
-    assert next(learning)["pointing_loss"] == made.misunderstood > 0.0
+    assert next(learning)["grounding_loss"] > 0.0 == made.done
     pointing = copy.deepcopy(made.pointing.state_dict())
     assert not torch.equal(before["which"], pointing["which"])
-    for _ in learning:
-        pass
+    assert {row["grounding_loss"] for row in learning} == {made.stages[0].metrics()["grounding_loss"]}
     for policy in (made.policy, made.average):
         assert all(torch.equal(value, pointing[name]) for name, value in policy.pointing.state_dict().items())
 
 
-def test_it_goes_on_exactly_from_where_it_was_saved(task, shown, monkeypatch):
-    whole, first, second = (learner(task, shown, monkeypatch) for _ in range(3))
-    told = [*whole.learn()]
-    next(first.learn())
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert [*second.learn()][-1]["pointing_loss"] == told[-1]["pointing_loss"]
-    ours, theirs = (made.average.state_dict() for made in (whole, second))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+@pytest.mark.parametrize(
+    ("row", "stage"),
+    [
+        (0, "its words learn what they mean"),
+        (1, "its eyes learn to find things"),
+        (2, "its eyes learn to find things"),
+        (3, "the clone learns"),
+        (4, "the clone learns"),
+    ],
+    ids=["words", "between", "eyes", "before", "clone"],
+)
+def test_who_is_killed_goes_on_exactly_where_he_was(finders, tmp_path, row, stage):
+    rows, states, whole, finder = finders
+    checkpoint.save(tmp_path / "checkpoint.npz", states[row])
+    again = finder()
+    again.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
+    assert again.stage() == stage and again.stages[1].done == [0, 0, 15, 20, 20][row]
+    assert [*again.learn()] == rows[row + 1 :]
+    same(whole.state_dict(), again.state_dict())
+
+
+def test_what_learns_first_is_part_of_the_progress(finders):
+    rows, *_ = finders
+    progress, losses = ([row[name] for row in rows] for name in ("progress", "loss"))
+    assert progress == pytest.approx([1.5 / 82, 2 / 82, 17 / 82, 22 / 82, 72 / 82, 1.0])  # 0.1 * 20 + 20 + 60 updates
+    assert losses == [
+        *(rows[k][name] for k, name in enumerate(["grounding_loss"] * 2 + ["localisation_loss"] * 2)),
+        *losses[4:],
+    ]
+    assert {*rows[4]} >= {"grounding_loss", "localisation_error", "loss_floor"} and rows[3]["env_steps"] == 0.0
 
 
 @pytest.mark.parametrize("looks", [True, False])
-def test_eyes_learn_to_find_things_first_and_then_nothing_more(seen, monkeypatch, looks):
-    made, again = (cloning(seen, beside=4, looks=looks) for _ in range(2))
-    told = made._shown()
-    for one in (made, again):
-        monkeypatch.setattr(one, "_shown", lambda: told)
+def test_eyes_learn_to_find_things_first_and_then_nothing_more(seen, looked_at, monkeypatch, looks):
+    made = finding(seen, looked_at, monkeypatch, looks=looks)
     before = copy.deepcopy(made.pointing.find.state_dict())
     learning = made.learn()
-    assert next(learning)["finding_error"] == made.missed > 0.0
-    assert told[0].found.shape == (len(told[0].wanted), 3, 3)
+    while not made.stages[1].over:
+        next(learning)
     find = copy.deepcopy(made.pointing.find.state_dict())
     assert all(not torch.equal(before[name], value) for name, value in find.items())
-    again.load_state_dict(copy.deepcopy(made.state_dict()))
-    for one in (learning, again.learn()):
-        assert [*one][-1]["finding_error"] == made.missed
-    for policy in (made.policy, made.average, again.average):
+    told = {row["localisation_error"] for row in learning}
+    assert told == {made.stages[1].metrics()["localisation_error"]} and min(told) > 0.0
+    assert looked_at[0].found.shape == (len(looked_at[0].wanted), 3, 3)
+    for policy in (made.policy, made.average):
         assert all(torch.equal(value, find[name]) for name, value in policy.pointing.find.state_dict().items())
-    ours, theirs = (one.average.state_dict() for one in (made, again))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_the_clone_is_shown_what_its_eyes_find(seen, monkeypatch):
