@@ -8,7 +8,7 @@ places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -158,15 +158,10 @@ class Localisation(Stage):
         return torch.randint(len(shown.truth), (self.config.batch_size,), generator=self.generator)
 
     def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
-        find = self.pointing.find
-        assert find is not None
-        pictures = find.eyes.moved({name: some[rows] for name, some in shown.pictures.items()}, self.generator)
-        return {"truth": shown.truth[rows], **columns(pictures)}
+        return looked(self.pointing, shown.pictures, shown.truth, rows, self.generator)
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        missed, things = self.pointing.missed(kept(batch), batch["truth"]), self.pointing.pointed.things
-        off = (missed * self.pointing.deviation[:things].square()).sum(-1).mean()
-        return {"loss": missed.mean(), "told": off.detach()}
+        return missed(self.pointing, batch)
 
     def metrics(self) -> dict[str, float]:
         """By how many m things are found elsewhere (root mean square)."""
@@ -179,6 +174,22 @@ def first_stages(pointing: Pointing, config: VlaConfig, learners: Learners, gene
     if pointing.find:
         made.append(Localisation(pointing.find, config.finding, pointing, config, learners, generator))
     return made
+
+
+def looked(
+    pointing: Pointing, pictures: Mapping[str, Tensor], truth: Tensor, rows: Tensor, generator: torch.Generator
+) -> Batch:
+    """What eyes learn from: these samples (n,) of pictures, and of where the things are (.., things, 3)."""
+    assert pointing.find is not None
+    shown = pointing.find.eyes.moved({name: some[rows] for name, some in pictures.items()}, generator)
+    return {"truth": truth[rows], **columns(shown)}
+
+
+def missed(pointing: Pointing, batch: Batch) -> dict[str, Tensor]:
+    """The loss of eyes, in variances; and, "told", the mean squared distance by which they miss, m^2."""
+    off = pointing.missed(kept(batch), batch["truth"])
+    away = (off * pointing.deviation[: pointing.pointed.things].square()).sum(-1)
+    return {"loss": off.mean(), "told": away.mean().detach()}
 
 
 @torch.no_grad()
