@@ -1,9 +1,9 @@
-"""Before the rest is cloned, words learn alone what they mean: which thing, and where beside it.
+"""Before the rest is cloned, words learn alone what they mean: which object, and which offset from it.
 
-From every step of the demonstrations, by where the things and what is meant truly are, which only a simulator knows. It
+From every step of the demonstrations, by where objects and targets truly are, which only a simulator knows. It
 takes seconds; inside a clone, whose loss is of commands, it takes longer than the whole clone. Where pictures alone
-show the things, eyes learn beforehand to find them, too: a clone that learns beside them would see their first, bad
-places.
+show the objects, the localiser learns beforehand, too: a clone that learns beside it would see its first, bad
+positions.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from policies.learning.buffers import Batch
 from policies.learning.encoders import columns, kept
 from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
-from policies.learning.vla.pointing import Pointing
+from policies.learning.vla.grounding import Grounding
 from policies.learning.vla.shown import Sentences, Told
 from sim.rollout import Episode
-from sim.tasks.abilities import HasWords, meaning_of
+from sim.tasks.abilities import HasWords, referents_of
 
 if TYPE_CHECKING:
     from policies.algorithms.vla import VlaConfig
 
 LAST = 0.02  # of the rate, in the end
-RISE = 50  # updates in which the rate of eyes rises
+RISE = 50  # updates in which the rate of the localiser rises
 REPORT = 50  # updates between two reports
 TOGETHER = 256  # pictures of each camera at a time
 
 
-def meaning_at(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
-    """Where the things, and what is meant, are (n, things + meant, 3) at every step; LearningError where none says."""
-    things, meant = meaning_of(task)
-    names = things, *meant
+def true_positions(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
+    """Of objects and targets (n, objects + targets, 3) at every step, m; LearningError where none says."""
+    objects, targets = referents_of(task)
+    names = objects, *targets
     for episode in episodes:
         if missing := [name for name in names if name not in episode.signals]:
             raise LearningError(
-                f"demonstration {episode.number} does not tell {', '.join(missing)}, from which words learn to point: "
-                "set algorithm.network.beside=0, or take other data"
+                f"demonstration {episode.number} does not tell {', '.join(missing)}, from which words are grounded: "
+                "set algorithm.network.offsets=0, or take other data"
             )
     told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
-    places: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
-    return places
+    positions: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
+    return positions
 
 
 class Stage(Stateful):
@@ -65,13 +65,13 @@ class Stage(Stateful):
         self,
         network: nn.Module,
         updates: int,
-        pointing: Pointing,
+        grounding: Grounding,
         config: VlaConfig,
         learners: Learners,
         generator: torch.Generator,
     ) -> None:
-        """The part `network` of `pointing`, by so many updates."""
-        self.pointing, self.updates, self.config = pointing, updates, config
+        """The part `network` of `grounding`, by so many updates."""
+        self.grounding, self.updates, self.config = grounding, updates, config
         self.learners, self.generator = learners, generator
         self.learning = learned(network)
         self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
@@ -129,10 +129,10 @@ class Stage(Stateful):
         raise NotImplementedError
 
 
-class Grounding(Stage):
-    """Words learn to point, from samples of the clone's weight."""
+class GroundingStage(Stage):
+    """Words learn what they refer to, from samples of the clone's weight."""
 
-    name, said, cost, rise = "grounding", "its words learn what they mean", 0.1, 1
+    name, said, cost, rise = "grounding", "words learn what they refer to", 0.1, 1
 
     def _index(self, shown: Told, weight: Tensor) -> Tensor:
         return torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
@@ -142,59 +142,63 @@ class Grounding(Stage):
         return {"words": words, "there": there, "truth": shown.truth[rows]}
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self.pointing.loss(batch["words"], batch["there"], batch["truth"])}
+        return {"loss": self.grounding.loss(batch["words"], batch["there"], batch["truth"])}
 
     def metrics(self) -> dict[str, float]:
-        """Nats by which words do not point at what they mean."""
+        """Nats by which words do not say where targets are."""
         return {"grounding_loss": float(self._ended())}
 
 
-class Localisation(Stage):
-    """Eyes learn to find the things in pictures, from all samples alike."""
+class LocalisationStage(Stage):
+    """The localiser learns, from all samples alike."""
 
-    name, said, cost, rise = "localisation", "its eyes learn to find things", 1.0, RISE
+    name, said, cost, rise = "localisation", "the localiser learns", 1.0, RISE
 
     def _index(self, shown: Told, weight: Tensor) -> Tensor:
         return torch.randint(len(shown.truth), (self.config.batch_size,), generator=self.generator)
 
     def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
-        return looked(self.pointing, shown.pictures, shown.truth, rows, self.generator)
+        return samples(self.grounding, shown.pictures, shown.truth, rows, self.generator)
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        return missed(self.pointing, batch)
+        return losses(self.grounding, batch)
 
     def metrics(self) -> dict[str, float]:
-        """By how many m things are found elsewhere (root mean square)."""
+        """By how many m objects are off (root mean square)."""
         return {"localisation_error": float(self._ended().sqrt())}
 
 
-def first_stages(pointing: Pointing, config: VlaConfig, learners: Learners, generator: torch.Generator) -> list[Stage]:
+def first_stages(
+    grounding: Grounding, config: VlaConfig, learners: Learners, generator: torch.Generator
+) -> list[Stage]:
     """What of it learns first, one after the other."""
-    made: list[Stage] = [Grounding(pointing, config.grounding, pointing, config, learners, generator)]
-    if pointing.find:
-        made.append(Localisation(pointing.find, config.finding, pointing, config, learners, generator))
+    made: list[Stage] = [GroundingStage(grounding, config.grounding, grounding, config, learners, generator)]
+    if grounding.localiser:
+        made.append(LocalisationStage(grounding.localiser, config.localisation, grounding, config, learners, generator))
     return made
 
 
-def looked(
-    pointing: Pointing, pictures: Mapping[str, Tensor], truth: Tensor, rows: Tensor, generator: torch.Generator
+def samples(
+    grounding: Grounding, pictures: Mapping[str, Tensor], truth: Tensor, rows: Tensor, generator: torch.Generator
 ) -> Batch:
-    """What eyes learn from: these samples (n,) of pictures, and of where the things are (.., things, 3)."""
-    assert pointing.find is not None
-    shown = pointing.find.eyes.moved({name: some[rows] for name, some in pictures.items()}, generator)
+    """What a localiser learns from: these rows (n,) of pictures, and of true positions (m, objects or more, 3)."""
+    assert grounding.localiser is not None
+    shown = grounding.localiser.encoders.moved({name: some[rows] for name, some in pictures.items()}, generator)
     return {"truth": truth[rows], **columns(shown)}
 
 
-def missed(pointing: Pointing, batch: Batch) -> dict[str, Tensor]:
-    """The loss of eyes, in variances; and, "told", the mean squared distance by which they miss, m^2."""
-    off = pointing.missed(kept(batch), batch["truth"])
-    away = (off * pointing.deviation[: pointing.pointed.things].square()).sum(-1)
+def losses(grounding: Grounding, batch: Batch) -> dict[str, Tensor]:
+    """Of a localiser: "loss", in variances, and "told", the mean squared distance by which it misses, m^2."""
+    off = grounding.localisation_errors(kept(batch), batch["truth"])
+    away = (off * grounding.deviation[: grounding.referents.objects].square()).sum(-1)
     return {"loss": off.mean(), "told": away.mean().detach()}
 
 
 @torch.no_grad()
-def found(pointing: Pointing, shown: Told) -> Tensor:
-    """Where the things are found (n, things, 3) at every step of the demonstrations, m."""
+def localised(grounding: Grounding, shown: Told) -> Tensor:
+    """Positions (n, objects, 3) of the objects, m, as they are found at every step of the demonstrations."""
     pieces = torch.arange(len(shown.truth)).split(TOGETHER)
     seen = ({name: some[index] for name, some in shown.pictures.items()} for index in pieces)
-    return torch.cat([pointing.places(shown.numbers[index], some) for index, some in zip(pieces, seen, strict=True)])
+    return torch.cat(
+        [grounding.positions(shown.numbers[index], some) for index, some in zip(pieces, seen, strict=True)]
+    )

@@ -24,9 +24,9 @@ from policies.algorithms.vla.heads import TokenHead
 from policies.algorithms.vla_rl.critic import Critic, explained
 from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
-from policies.algorithms.vla_rl.eyes import Eyes
 from policies.algorithms.vla_rl.improvement import Improvement
 from policies.algorithms.vla_rl.insight import Insight, unseen
+from policies.algorithms.vla_rl.localisation import Localisation
 from policies.algorithms.vla_rl.practice import Chunks, Practice, Speak
 from policies.algorithms.vla_rl.progress import Progress
 from policies.algorithms.vla_rl.returns import estimated, grouped, levelled, rewarded
@@ -70,7 +70,7 @@ class VlaRlConfig:
     critic_alone: int = 2  # iterations at the beginning in which only the critic learns, of gae
     shares: int = 0  # of each batch, that learners have; 0: 1 each
     epochs: int = 2  # passes over the chunks of an iteration
-    finding: int = 20  # updates per iteration by which eyes of their own learn on where things are; 0: they do not
+    localisation: int = 20  # updates per iteration by which a localiser learns on; 0: it does not
     batch_size: int = 256
     learning_rate: float = 5e-5  # at first; a tenth of it in the end, and less or more by target_kl
     target_kl: float = 0.02  # nats per chunk between before and after an iteration
@@ -96,7 +96,7 @@ class VlaRlConfig:
         for name in ("temperature", "learning_rate", "critic_learning_rate", "target_kl", "clip", "clip_above"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("progress", "entropy", "anchor", "critic_alone", "finding"):
+        for name in ("progress", "entropy", "anchor", "critic_alone", "localisation"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("gamma", "gae_lambda", "ema_decay"):
@@ -111,7 +111,7 @@ class VlaRl(Stateful):
     needs: tuple[type, ...] = (HasWords,)
     takes: tuple[str, ...] = ("tokens", "learners")
     cut_by = "shares"
-    state_parts = ("cloning", "improvement", "insight", "potential", "critic", "curriculum", "eyes")
+    state_parts = ("cloning", "improvement", "insight", "potential", "critic", "curriculum", "localisation")
     state_values = ("seed", "iteration", "env_steps", "ready", "started")
 
     def __init__(self, task: HasWords, config: VlaRlConfig, seed: int, device: str = "cpu") -> None:
@@ -136,7 +136,7 @@ class VlaRl(Stateful):
         judged = self.insight.size + len(task.instructions) + 1
         self.critic = Critic(judged, config.critic_hidden, config.critic_learning_rate, self.generator)
         self.curriculum = Curriculum(task, even=not config.curriculum)
-        self.eyes = Eyes(task, self.insight, self.improvement, config, self.generator)
+        self.localisation = Localisation(task, self.insight, self.improvement, config, self.generator)
         said = [instructions.learned for instructions in task.instructions]
         self.sentences = Sentences.of(self.cloning.encoder, said, self.cloning.told.shape[0])
         self.iteration = self.env_steps = 0
@@ -202,7 +202,7 @@ class VlaRl(Stateful):
             with enough():
                 metrics |= self.improvement.step(kept, self.sentences, told, advantage[counted], done, self.generator)
         # Last: whoever is judged sees what he saw as he spoke.
-        return metrics | self.eyes.learn(chunks, done)
+        return metrics | self.localisation.learn(chunks, done)
 
     def _speaker(self, said: Tensor) -> Speak:
         """What the policy says in episodes that are told these sentences (episodes,)."""

@@ -1,4 +1,4 @@
-"""Eyes of their own in all that `vla` does: the flow's file, several learners, practice; on a toy."""
+"""The localiser in all that `vla` does: the flow's file, several learners, practice; on a toy."""
 
 import copy
 from contextlib import closing
@@ -19,7 +19,8 @@ from tests.policies.algorithms.test_vla_rl import cloned, few
 from tests.policies.resumed import same
 from tests.policies.toy_words import ToyObjects
 
-ALIKE = ("ask.bias", "find.eyes.encoders.camera.2.bias")  # added to all that a softmax weighs: gradients of rounding
+# Added to all that a softmax weighs: gradients of rounding.
+ALIKE = "attention.bias", "localiser.encoders.encoders.camera.2.bias"
 OPEN, CLOSE = "open the drawer", "close the drawer"
 
 
@@ -28,13 +29,21 @@ def task():
     return ToyObjects()
 
 
-def looking(**settings):
+def localising(**settings):
     sight = EncoderConfig(channels=[4, 4], strides=[2, 2])
-    finder = EncoderConfig(channels=[4, 4], strides=[1, 1], shift=0)
+    own = EncoderConfig(channels=[4, 4], strides=[1, 1], shift=0)
     network = TinyConfig(
-        width=16, layers=1, heads=2, points=4, parallel=True, beside=2, looks=False, sight=sight, finder=finder
+        width=16,
+        layers=1,
+        heads=2,
+        keypoints=4,
+        parallel=True,
+        offsets=2,
+        looks=False,
+        sight=sight,
+        localiser=own,
     )
-    quick = {"grounding": 20, "finding": 50, "episodes": 4, "learning_rate": 0.02, "network": network}
+    quick = {"grounding": 20, "localisation": 50, "episodes": 4, "learning_rate": 0.02, "network": network}
     return cloned(**quick | settings)
 
 
@@ -46,14 +55,14 @@ def looked(task, num=200):
 
 
 def off(policy, seen):
-    """By how many m squares are found elsewhere, the median."""
-    found = policy.pointing.places(torch.zeros(200, 2), {"camera": torch.from_numpy(seen["camera"])})
-    return float((found - torch.from_numpy(seen["square_position"])).norm(dim=-1).median())
+    """By how many m squares are off, the median."""
+    localised = policy.grounding.positions(torch.zeros(200, 2), {"camera": torch.from_numpy(seen["camera"])})
+    return float((localised - torch.from_numpy(seen["square_position"])).norm(dim=-1).median())
 
 
-def test_a_flow_acts_on_what_its_eyes_find_and_so_does_its_file(task, tmp_path):
+def test_a_flow_acts_on_what_it_localises_and_so_does_its_file(task, tmp_path):
     flow = FlowConfig(readouts=2, hidden=[32, 32], steps=4, noise="none")
-    made = Vla(task, looking(head="flow", updates=100, learning_rate=0.01, flow=flow), 0)
+    made = Vla(task, localising(head="flow", updates=100, learning_rate=0.01, flow=flow), 0)
     rows = [*made.learn()]
     assert rows[-1]["loss"] < rows[-2]["loss"] and rows[-1]["localisation_error"] < 0.3
     policy = made.controller()
@@ -72,14 +81,14 @@ def test_a_flow_acts_on_what_its_eyes_find_and_so_does_its_file(task, tmp_path):
 
 
 @pytest.mark.parametrize("micro_batch", [0, 4])
-def test_shares_of_what_eyes_learn_change_nothing_but_the_order_of_sums(task, micro_batch):
+def test_shares_of_what_the_localiser_learns_change_nothing_but_the_order_of_sums(task, micro_batch):
     whole, parted = (
-        Vla(task, looking(updates=1, finding=8, batch_size=9, micro_batch=micro_batch, shares=shares), 0)
+        Vla(task, localising(updates=1, localisation=8, batch_size=9, micro_batch=micro_batch, shares=shares), 0)
         for shares in (1, 3)
     )
 
     def learned(made):
-        named = [(name, value) for name, value in made.pointing.named_parameters() if name not in ALIKE]
+        named = [(name, value) for name, value in made.grounding.named_parameters() if name not in ALIKE]
         return [value.detach().clone() for _, value in named]
 
     begun = learned(whole)
@@ -91,8 +100,8 @@ def test_shares_of_what_eyes_learn_change_nothing_but_the_order_of_sums(task, mi
     assert all(float((a - b).abs().max()) > 1e-3 for a, b in zip(begun, ours, strict=True))
 
 
-def test_in_practice_eyes_learn_on(task):
-    learner = VlaRl(task, few(clone=looking(), iterations=6, finding=100), 0)
+def test_in_practice_the_localiser_learns_on(task):
+    learner = VlaRl(task, few(clone=localising(), iterations=6, localisation=100), 0)
     rows = [row for row in learner.learn() if "success" in row]
     clone, seen = learner.cloning.average, looked(task)
     assert all(row["localisation_error"] > 0.0 for row in rows)
@@ -101,27 +110,29 @@ def test_in_practice_eyes_learn_on(task):
     assert learner.controller().policy is learner.improvement.average
 
 
-def test_in_practice_eyes_stay_as_they_are_where_they_are_not_to_learn(task):
-    learner = VlaRl(task, few(clone=looking(), iterations=2, finding=0), 0)
+def test_in_practice_it_stays_as_it_is_where_it_is_not_to_learn(task):
+    learner = VlaRl(task, few(clone=localising(), iterations=2, localisation=0), 0)
     rows = [row for row in learner.learn() if "success" in row]
     assert not any("localisation_error" in row for row in rows)
-    find = learner.cloning.average.pointing.find.state_dict()
-    same(find, learner.improvement.policy.pointing.find.state_dict())
+    localiser = learner.cloning.average.grounding.localiser.state_dict()
+    same(localiser, learner.improvement.policy.grounding.localiser.state_dict())
 
 
 def test_practice_goes_on_exactly_from_where_it_was_saved(task, tmp_path):
-    whole, first = (VlaRl(task, few(clone=looking(), iterations=3, finding=5), 0) for _ in range(2))
+    whole, first = (VlaRl(task, few(clone=localising(), iterations=3, localisation=5), 0) for _ in range(2))
     rows = [*whole.learn()]
     for _ in zip(range(len(rows) - 1), first.learn(), strict=False):
         pass
     assert first.stage() == "it practises"
     checkpoint.save(tmp_path / "checkpoint.npz", copy.deepcopy(first.state_dict()))
-    second = VlaRl(task, few(clone=looking(), iterations=3, finding=5), 1)  # whatever it drew must be overwritten
+    second = VlaRl(
+        task, few(clone=localising(), iterations=3, localisation=5), 1
+    )  # whatever it drew must be overwritten
     second.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
     assert [*second.learn()] == rows[-1:]
     same(whole.state_dict(), second.state_dict())
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="finding must not be negative"):
-        few(finding=-1)
+    with pytest.raises(ValueError, match="localisation must not be negative"):
+        few(localisation=-1)
