@@ -242,8 +242,9 @@ class Vla(Stateful):
         said = {"words": words, "there": there, "numbers": numbers, "drawn": drawn}
         if self.grounding and self.grounding.localiser:
             usual = config.jitter * self.grounding.deviation[: self.grounding.referents.objects]
-            some = shown.positions[index]
-            said["positions"] = some + usual * torch.randn(some.shape, generator=generator)
+            some, uncertainty = shown.positions[index].split([3, self.grounding.uncertain], 2)
+            some = some + usual * torch.randn(some.shape, generator=generator)
+            said["positions"] = torch.cat([some, uncertainty], 2)
         return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
 
     def _loss(self, batch: Batch) -> Tensor:

@@ -189,14 +189,14 @@ def samples(
 
 def losses(grounding: Grounding, batch: Batch) -> dict[str, Tensor]:
     """Of a localiser: "loss", in variances, and "told", the mean squared distance by which it misses, m^2."""
-    off = grounding.localisation_errors(kept(batch), batch["truth"])
+    off, unexpected = grounding.localisation_errors(kept(batch), batch["truth"])
     away = (off * grounding.deviation[: grounding.referents.objects].square()).sum(-1)
-    return {"loss": off.mean(), "told": away.mean().detach()}
+    return {"loss": off.mean() + unexpected, "told": away.mean().detach()}
 
 
 @torch.no_grad()
 def localised(grounding: Grounding, shown: Told) -> Tensor:
-    """Positions (n, objects, 3) of the objects, m, as they are found at every step of the demonstrations."""
+    """Positions (n, objects, 3 or 4) of the objects, m, as they are found at every step of the demonstrations."""
     pieces = torch.arange(len(shown.truth)).split(TOGETHER)
     seen = ({name: some[index] for name, some in shown.pictures.items()} for index in pieces)
     return torch.cat(

@@ -74,8 +74,13 @@ class Grounding(nn.Module):
 
     @property
     def size(self) -> int:
-        """Numbers of the targets."""
-        return 3 * self.referents.targets
+        """Numbers of the targets: 3 each, and one more where it is known how uncertain they are."""
+        return (3 + self.uncertain) * self.referents.targets
+
+    @property
+    def uncertain(self) -> int:
+        """1 where the localiser has an uncertainty, else 0."""
+        return int(self.localiser is not None and self.localiser.uncertainty is not None)
 
     @property
     def kept(self) -> int:
@@ -122,27 +127,42 @@ class Grounding(nn.Module):
 
     @torch.no_grad()
     def positions(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
-        """Of the objects (n, objects, 3), m: measured (n, k), or localised in pictures."""
+        """Of the objects (n, objects, 3), m: measured (n, k), or localised in pictures; (.., 4) if `uncertain`."""
         count, first = self.referents.objects, self.referents.first or 0
         if self.localiser is None:
             measured: Tensor = numbers[:, first : first + 3 * count].unflatten(1, (count, 3))
             return measured
         localised: Tensor = self.localiser(pictures)
-        return localised * self.deviation[:count] + self.mean[:count]
+        if not self.uncertain:
+            return localised * self.deviation[:count] + self.mean[:count]
+        return torch.cat([localised[..., :3] * self.deviation[:count] + self.mean[:count], localised[..., 3:]], 2)
 
-    def localisation_errors(self, pictures: Mapping[str, Tensor], truth: Tensor) -> Tensor:
-        """Squared errors (n, objects, 3), in variances, of positions in pictures; truth (n, objects or more, 3), m."""
+    def localisation_errors(self, pictures: Mapping[str, Tensor], truth: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared errors (n, objects, 3), in variances, of positions in pictures; truth (n, objects or more, 3), m.
+
+        And nats by which an uncertainty does not expect them, () 0 without one.
+        """
         assert self.localiser is not None
         count = self.referents.objects
         localised: Tensor = self.localiser(pictures)
-        return (localised - (truth[:, :count] - self.mean[:count]) / self.deviation[:count]).square()
+        errors = (localised[..., :3] - (truth[:, :count] - self.mean[:count]) / self.deviation[:count]).square()
+        if not self.uncertain:
+            return errors, errors.new_zeros(())
+        expected = localised[..., 3]
+        return errors, 0.5 * (errors.detach().mean(-1) * (-expected).exp() + expected).mean()
 
     def targets(self, reference: Tensor, positions: Tensor) -> Tensor:
-        """Targets (n, size), with mean 0 and deviation 1, of a reference (n, kept) to objects (n, objects, 3)."""
+        """Targets (n, size), with mean 0 and deviation 1, of a reference (n, kept) to objects (n, objects, 3 or 4).
+
+        Behind them how uncertain each one's object is: the log of the error to be expected, in deviations.
+        """
         count = self.referents.targets * self.referents.objects
         which = reference[:, :count].unflatten(1, (self.referents.targets, -1))
         offset = reference[:, count:].unflatten(1, (self.referents.targets, -1))
-        meant = which @ positions + (offset[..., None] * self.offset.detach()).sum(2)
+        told = which @ positions
+        meant = told[..., :3] + (offset[..., None] * self.offset.detach()).sum(2)
         objects = self.referents.objects
         usual: Tensor = (meant - self.mean[objects:]) / self.deviation[objects:]
-        return usual.flatten(1)
+        if not self.uncertain:
+            return usual.flatten(1)
+        return torch.cat([usual.flatten(1), 0.5 * told[..., 3]], 1)

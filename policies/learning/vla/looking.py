@@ -45,6 +45,7 @@ class TinyConfig:
     localiser: EncoderConfig = field(
         default_factory=lambda: EncoderConfig(channels=[8, 12, 12], strides=[2, 1, 1], shift=0)
     )
+    uncertainty: bool = False  # the clone sees how far off the localiser is likely to be
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
@@ -67,7 +68,7 @@ class Told:
     there: Tensor  # (n, words)
     heard: Tensor  # (n, width) the words that count
     reference: Tensor  # (n, k) what they refer to; k = 0 without `grounding`
-    positions: Tensor | None = None  # (n, objects, 3) of the objects, m, if they have been localised already
+    positions: Tensor | None = None  # (n, objects, 3 or 4) of the objects, if they have been localised already
 
     def at(self, rows: NDArray[np.int64]) -> Told:
         """Of these rows."""
@@ -163,7 +164,8 @@ class Looking(nn.Module):
         if referents is not None and config.offsets:
             localiser = None
             if referents.first is None:
-                localiser = Localiser(pictures, referents.objects, config.localiser, width, generator)
+                count, own = referents.objects, config.localiser
+                localiser = Localiser(pictures, count, own, width, generator, config.uncertainty)
             self.grounding = Grounding(words, referents, config.offsets, localiser)
         localises = self.grounding is not None and self.grounding.localiser is not None
         self.looked = pictures if config.looks or not localises else ()

@@ -63,7 +63,7 @@ class Told:
     asked: Tensor  # (n,) by its number
     wanted: Tensor  # (n, k): tokens, or the chunk itself
     truth: Tensor  # (n, k, 3) true positions of objects and targets, m; k = 0 without grounding
-    positions: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, objects, 3) of the objects as localised, m
+    positions: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, objects, 3 or 4) as localised, m
 
     @classmethod
     def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor | None = None) -> Told:

@@ -29,7 +29,7 @@ def task():
     return ToyObjects()
 
 
-def localising(**settings):
+def localising(uncertainty=False, **settings):
     sight = EncoderConfig(channels=[4, 4], strides=[2, 2])
     own = EncoderConfig(channels=[4, 4], strides=[1, 1], shift=0)
     network = TinyConfig(
@@ -42,6 +42,7 @@ def localising(**settings):
         looks=False,
         sight=sight,
         localiser=own,
+        uncertainty=uncertainty,
     )
     quick = {"grounding": 20, "localisation": 50, "episodes": 4, "learning_rate": 0.02, "network": network}
     return cloned(**quick | settings)
@@ -62,7 +63,7 @@ def off(policy, seen):
 
 def test_a_flow_acts_on_what_it_localises_and_so_does_its_file(task, tmp_path):
     flow = FlowConfig(readouts=2, hidden=[32, 32], steps=4, noise="none")
-    made = Vla(task, localising(head="flow", updates=100, learning_rate=0.01, flow=flow), 0)
+    made = Vla(task, localising(True, head="flow", updates=100, learning_rate=0.01, flow=flow), 0)
     rows = [*made.learn()]
     assert rows[-1]["loss"] < rows[-2]["loss"] and rows[-1]["localisation_error"] < 0.3
     policy = made.controller()
@@ -119,15 +120,14 @@ def test_in_practice_it_stays_as_it_is_where_it_is_not_to_learn(task):
 
 
 def test_practice_goes_on_exactly_from_where_it_was_saved(task, tmp_path):
-    whole, first = (VlaRl(task, few(clone=localising(), iterations=3, localisation=5), 0) for _ in range(2))
+    whole, first = (VlaRl(task, few(clone=localising(True), iterations=3, localisation=5), 0) for _ in range(2))
     rows = [*whole.learn()]
     for _ in zip(range(len(rows) - 1), first.learn(), strict=False):
         pass
     assert first.stage() == "it practises"
     checkpoint.save(tmp_path / "checkpoint.npz", copy.deepcopy(first.state_dict()))
-    second = VlaRl(
-        task, few(clone=localising(), iterations=3, localisation=5), 1
-    )  # whatever it drew must be overwritten
+    # Whatever it drew must be overwritten.
+    second = VlaRl(task, few(clone=localising(True), iterations=3, localisation=5), 1)
     second.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
     assert [*second.learn()] == rows[-1:]
     same(whole.state_dict(), second.state_dict())

@@ -121,11 +121,51 @@ def test_things_that_nobody_measures_are_found_in_pictures():
     for _ in range(150):
         some = so[torch.randint(len(so), (32,), generator=generator)]
         optimizer.zero_grad()
-        seen.localisation_errors(shown(some), some).mean().backward()
+        seen.localisation_errors(shown(some), some)[0].mean().backward()
         optimizer.step()
     new = table(100, torch.Generator().manual_seed(1))
     off = (seen.positions(torch.zeros(100, 2), shown(new)) - new[:, :2]).norm(dim=-1)
     assert off.median() < 0.01 < 0.05 < (seen.mean[:2] - new[:, :2]).norm(dim=-1).median()
+
+
+def test_an_uncertain_localiser_says_by_how_much_it_is_off():
+    """Of squares of which one is not there in every other picture."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    eyes = EncoderConfig(channels=[8, 4], strides=[1, 1], shift=0)
+
+    def hidden(so):
+        pictures = shown(so)["camera"]
+        other = pictures[::2]
+        other[other[..., 1] == 220] = 60
+        return {"camera": pictures}
+
+    seen = Grounding(11, Referents(2, 1, None), 4, Localiser((CAMERA,), 2, eyes, 16, generator, uncertainty=True))
+    so = table(256, generator)
+    seen.normalise(so)
+    optimizer = torch.optim.Adam(seen.localiser.parameters(), 1e-2)
+    for _ in range(200):
+        some = so[torch.randint(len(so), (32,), generator=generator)]
+        optimizer.zero_grad()
+        errors, unexpected = seen.localisation_errors(hidden(some), some)
+        (errors.mean() + unexpected).backward()
+        optimizer.step()
+    new = table(100, torch.Generator().manual_seed(1))
+    said = seen.positions(torch.zeros(100, 2), hidden(new))
+    errors, _ = seen.localisation_errors(hidden(new), new)
+    off, expected = errors.detach().mean(-1), said[..., 3].exp()
+    assert said.shape == (100, 2, 4) and (off[::2, 1].mean() > 5.0 * off[1::2, 1].mean())
+    assert expected[::2, 1].mean() > 3.0 * expected[1::2, 1].mean()
+    assert 0.5 * off[::2, 1].mean() < expected[::2, 1].mean() < 2.0 * off[::2, 1].mean()
+    chosen = torch.zeros(100, seen.kept)
+    chosen[:, 1] = 1.0  # the green one
+    assert torch.equal(seen.targets(chosen, said)[:, -1], 0.5 * said[:, 1, 3]) and seen.size == 4
+
+
+def test_uncertainty_needs_heatmaps():
+    config = TinyConfig(offsets=4, uncertainty=True, localiser=EncoderConfig(head="flat", shift=0))
+    with pytest.raises(ValueError, match="network.localiser.head=flat has not"):
+        TinyVla(BinTokens(2, 2, 16), 6, (CAMERA,), 8, config, seed=0, referents=Referents(2, 1, None))
 
 
 def test_who_neither_measures_nor_looks_is_told():
@@ -139,14 +179,15 @@ def test_who_neither_measures_nor_looks_is_told():
 
 # What is measured, or seen and looked at, too, is exported by `make test-all`: the exporter takes ten seconds for each.
 @pytest.mark.parametrize(
-    ("first", "looks"),
+    ("first", "looks", "uncertainty"),
     [
-        pytest.param(0, True, marks=pytest.mark.long, id="measured"),
-        pytest.param(None, True, marks=pytest.mark.long, id="seen"),
-        pytest.param(None, False, id="found"),
+        pytest.param(0, True, False, marks=pytest.mark.long, id="measured"),
+        pytest.param(None, True, False, marks=pytest.mark.long, id="seen"),
+        pytest.param(None, False, True, marks=pytest.mark.long, id="uncertain"),
+        pytest.param(None, False, False, id="found"),
     ],
 )
-def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
+def test_the_file_refers_to_what_the_network_refers_to(first, looks, uncertainty, tmp_path):
     encoder = SentenceEncoder(written(tmp_path))
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
@@ -155,7 +196,9 @@ def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
         Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
     )
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    config = TinyConfig(width=32, keypoints=8, sight=sight, parallel=True, offsets=4, looks=looks)
+    config = TinyConfig(
+        width=32, keypoints=8, sight=sight, parallel=True, offsets=4, looks=looks, uncertainty=uncertainty
+    )
     referents = Referents(2, 1, first)
     policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, referents=referents)
     generator = torch.Generator().manual_seed(1)
