@@ -179,15 +179,14 @@ def test_who_neither_measures_nor_looks_is_told():
 
 # What is measured, or seen and looked at, too, is exported by `make test-all`: the exporter takes ten seconds for each.
 @pytest.mark.parametrize(
-    ("first", "looks", "uncertainty"),
+    ("first", "looks"),
     [
-        pytest.param(0, True, False, marks=pytest.mark.long, id="measured"),
-        pytest.param(None, True, False, marks=pytest.mark.long, id="seen"),
-        pytest.param(None, False, True, marks=pytest.mark.long, id="uncertain"),
-        pytest.param(None, False, False, id="found"),
+        pytest.param(0, True, marks=pytest.mark.long, id="measured"),
+        pytest.param(None, True, marks=pytest.mark.long, id="seen"),
+        pytest.param(None, False, id="found"),
     ],
 )
-def test_the_file_refers_to_what_the_network_refers_to(first, looks, uncertainty, tmp_path):
+def test_the_file_refers_to_what_the_network_refers_to(first, looks, tmp_path):
     encoder = SentenceEncoder(written(tmp_path))
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
@@ -196,9 +195,7 @@ def test_the_file_refers_to_what_the_network_refers_to(first, looks, uncertainty
         Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
     )
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    config = TinyConfig(
-        width=32, keypoints=8, sight=sight, parallel=True, offsets=4, looks=looks, uncertainty=uncertainty
-    )
+    config = TinyConfig(width=32, keypoints=8, sight=sight, parallel=True, offsets=4, looks=looks)
     referents = Referents(2, 1, first)
     policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, referents=referents)
     generator = torch.Generator().manual_seed(1)
