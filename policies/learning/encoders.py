@@ -47,12 +47,20 @@ class Encoders(nn.Module):
 
     def found(self, name: str, pictures: Tensor) -> Tensor:
         """What one of them finds in its pictures (n, height, width, 3), which are few: (n, k)."""
-        looked: Tensor = self.encoders[name](pictures.permute(0, 3, 1, 2).float() / WHITE)
         if self.flat:
-            return looked.relu().flatten(1)
+            return self._looked(name, pictures).relu().flatten(1)
+        return self.pointed(name, pictures)[0]
+
+    def pointed(self, name: str, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        """The points of one of them (n, 2 k), and how high each one's heatmap is where it is highest (n, k)."""
+        looked = self._looked(name, pictures)
         likely = looked.flatten(2).softmax(-1)
         places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:])).to(likely.device)
-        return places.flatten(1)
+        return places.flatten(1), likely.amax(-1)
+
+    def _looked(self, name: str, pictures: Tensor) -> Tensor:
+        looked: Tensor = self.encoders[name](pictures.permute(0, 3, 1, 2).float() / WHITE)
+        return looked
 
     def moved(self, pictures: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         """Each picture moved at random, its edge repeated."""

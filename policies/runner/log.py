@@ -140,7 +140,7 @@ class Log:
         events = open(folder / f"events.out.tfevents.{time.time_ns()}.sim2metal.{os.getpid()}", "wb")  # noqa: SIM115
         events.write(_event(0, _message(3, b"brain.Event:2")))
         if rows:
-            events.write(_event(step, _message(7, b"\x08" + _varint(START))))
+            events.write(_event(step or rows + 1, _message(7, b"\x08" + _varint(START))))
         try:
             return open(metrics, "ab" if rows else "wb"), events
         except OSError:
@@ -158,10 +158,10 @@ class Log:
         return (self._rested or cpu_time()) - self._worked
 
     def write(self, metrics: Mapping[str, float]) -> None:
-        """Add one row; "env_steps" is the horizontal axis in TensorBoard."""
+        """Add one row; "env_steps" is the horizontal axis in TensorBoard, or the rows while nobody has stepped."""
         self.rows += 1
         values = {key: float(value) for key, value in metrics.items()}
-        step = int(values.get("env_steps", self.rows))
+        step = int(values.get("env_steps", 0.0)) or self.rows
         if self._logger is not None:
             self._logger.write(step, values)
         if not self._files:

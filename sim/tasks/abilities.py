@@ -141,16 +141,16 @@ class HasWords(Task, Protocol):
 
 
 @runtime_checkable
-class MeansPlaces(HasWords, Protocol):
-    """A task whose words mean places (3,) in m: each that of a thing, or one beside it."""
+class RefersToObjects(HasWords, Protocol):
+    """A task whose words mean positions (3,) in m: of an object, or at an offset from one."""
 
-    pointable: str  # the signal (3 k,): where the k things are that words may mean
-    means: tuple[str, ...]  # the privileged signals that are what the words mean; none: it is told
+    object_positions: str  # the signal (3 k,): of the k objects that words may refer to
+    target_positions: tuple[str, ...]  # the privileged signals of what the words mean; none: it is told
 
 
-def meaning_of(task: HasWords) -> tuple[str, tuple[str, ...]]:
-    """The signal that says where things are, and those that words mean."""
-    return (task.pointable, task.means) if isinstance(task, MeansPlaces) else ("", ())
+def referents_of(task: HasWords) -> tuple[str, tuple[str, ...]]:
+    """The signal of the objects that words may refer to, and those of the targets that they mean."""
+    return (task.object_positions, task.target_positions) if isinstance(task, RefersToObjects) else ("", ())
 
 
 @runtime_checkable

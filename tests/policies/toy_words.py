@@ -84,6 +84,21 @@ class ToyWords:
         return {"success": flight["success"][..., 0].any(axis=0).astype(np.float32)}
 
 
+class ToyObjects(ToyWords):
+    """The words mean one of two squares, which lie somewhere else in every episode; pictures alone show where."""
+
+    name = "toy_objects"
+    object_positions, target_positions = "square_position", ("goal_position",)
+
+    def __init__(self, config=None):
+        super().__init__(config)
+        places = (("square_position", 6), ("goal_position", 3))
+        self.privileged += tuple(Signal(name, (size,), "m", "world") for name, size in places)
+
+    def open(self, num, seed):
+        return Squares(self, num, seed)
+
+
 class Table:
     def __init__(self, task, num, seed):
         self.task, self.num, self.seed = task, num, seed
@@ -131,3 +146,27 @@ class Table:
 
     def close(self):
         self.closed = True
+
+
+class Squares(Table):
+    def __init__(self, task, num, seed):
+        super().__init__(task, num, seed)
+        self.squares = np.zeros((num, 2, 3), np.float32)
+
+    def reset(self, rows, episodes):
+        super().reset(rows, episodes)
+        for row, episode in zip(rows, episodes, strict=True):
+            off = np.random.default_rng([self.seed, episode, 1]).uniform(-0.25, 0.25, CORNERS.shape)
+            self.squares[row, :, :2] = CORNERS + off
+            self.goal[row] = self.squares[row, self.task.asked(episode), :2]
+
+    def truth(self):
+        goal = np.pad(self.goal, ((0, 0), (0, 1)))
+        return super().truth() | {"square_position": self.squares.reshape(self.num, 6), "goal_position": goal}
+
+    def observe(self):
+        seen = super().observe()
+        for colour in range(2) if "camera" in seen else ():
+            column, line = ((self.squares[:, colour, :2] + 1.0) / 2.0 * PIXELS).astype(int).clip(0, PIXELS - 1).T
+            seen["camera"][np.arange(self.num), line, column, colour] = 255
+        return seen

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.bc import check
-from policies.algorithms.vla.grounding import found, ground, look_for, meaning_at
+from policies.algorithms.vla.descent import descend
 from policies.algorithms.vla.heads import HEADS, Head
+from policies.algorithms.vla.stages import REPORT, first_stages, localised, true_positions
 from policies.learning import cosine
 from policies.learning.buffers import Batch
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
@@ -29,10 +30,10 @@ from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowConfig
+from policies.learning.vla.grounding import Grounding
 from policies.learning.vla.kinds import final
 from policies.learning.vla.looking import Looking, TinyConfig
 from policies.learning.vla.memory import enough
-from policies.learning.vla.pointing import Pointing
 from policies.learning.vla.pretrained import PretrainedConfig
 from policies.learning.vla.shown import Sentences, Told, asked_of
 from policies.models.controller import Policy
@@ -42,10 +43,8 @@ from sim import spec
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords
 
-REPORT = 50  # updates between two reports
 RISE = 50  # updates in which the rate rises
 LAST = 0.02  # of the rate, in the end
-STEEPEST = 1.0  # norm of a gradient
 USUAL = 256  # steps of the demonstrations, which say what is usual
 
 
@@ -74,17 +73,17 @@ class VlaConfig(Shown):
     weight_decay: float = 1e-3
     ema_decay: float = 0.998  # kept of the averaged weights per update
     softness: float = 1.0  # deviation of the labels, in bins
-    jitter: float = 0.02  # of what is measured, or found in pictures, in its deviations
+    jitter: float = 0.02  # of what is measured, or localised in pictures, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
-    grounding: int = 600  # updates in which words learn to point, before the rest, where network.beside lets them
-    finding: int = 1200  # updates in which eyes learn to find things, before the rest, where pictures alone show them
+    grounding: int = 600  # updates by which words learn what they refer to, before the rest, with network.offsets
+    localisation: int = 1200  # updates by which the localiser learns, before the rest, where there is one
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = self.parts, self.updates, self.batch_size, self.grounding, self.finding
+        counts = self.parts, self.updates, self.batch_size, self.grounding, self.localisation
         if min(counts) < 1 or self.horizon % self.parts:
             raise ValueError(
-                "parts, updates, batch_size, grounding and finding are at least 1, and parts divide the horizon; "
+                "parts, updates, batch_size, grounding and localisation are at least 1, and parts divide the horizon; "
                 f"got {', '.join(map(str, counts))} and {self.horizon}"
             )
         if self.head not in HEADS:
@@ -119,7 +118,7 @@ class Vla(Stateful):
     takes: tuple[str, ...] = ("tokens", "learners")
     cut_by = "shares"
     state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
-    state_values = ("seed", "done", "misunderstood", "missed")
+    state_values = ("seed", "done")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
     encoder: Hearing
@@ -136,9 +135,8 @@ class Vla(Stateful):
         with enough():
             self.encoder, self.policy = self.head.begin(seed, device)
             self.average = copy.deepcopy(self.policy)
-        self.pointing: Pointing | None = self.policy.pointing if isinstance(self.policy, Looking) else None
-        self.misunderstood = float("nan")  # nats of the words, once they have learned to point
-        self.missed = float("nan")  # m by which things are found elsewhere, once eyes have learned to find them
+        self.grounding: Grounding | None = self.policy.grounding if isinstance(self.policy, Looking) else None
+        self.stages = first_stages(self.grounding, config, self.learners, self.generator) if self.grounding else []
         self.learning = learned(self.policy)
         self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
 
@@ -157,25 +155,29 @@ class Vla(Stateful):
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
-        if self.pointing:
-            if self.done == 0:
+        before = sum(stage.updates * stage.cost for stage in self.stages)
+        if self.grounding:
+            yield from self._learn_first(self.grounding, shown, sentences, weight)
+            for stage in self.stages:
+                floor |= stage.metrics()
+            if self.grounding.localiser:
                 with enough():
-                    self.misunderstood = ground(self.pointing, shown, sentences, weight, self.config, self.generator)
-                    if self.pointing.find:
-                        self.missed = look_for(self.pointing, shown, self.config, self.generator)
-                self.average.pointing.load_state_dict(self.pointing.state_dict())
-            floor |= {"pointing_loss": self.misunderstood}
-            if self.pointing.find:
-                floor |= {"finding_error": self.missed}
-                with enough():
-                    shown.found = found(self.pointing, shown)
+                    shown.positions = localised(self.grounding, shown)
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * rate
             index = torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
-            total += self._descend(shown, sentences, index)
+            told = descend(
+                self.learners,
+                self.optimizer,
+                self.learning,
+                index.split(self.config.micro_batch or len(index)),
+                lambda rows: self._drawn(shown, sentences, rows),
+                lambda batch: {"loss": self._loss(batch)},
+            )
+            total += told["loss"]
             self.done, since = self.done + 1, since + 1
             with torch.no_grad():
                 kept = max(1.0 - self.config.ema_decay, 1.0 / self.done)
@@ -183,34 +185,32 @@ class Vla(Stateful):
             if self.done == self.config.updates:
                 self._settle(shown, sentences, weight)
             if self.done % REPORT == 0 or self.done == self.config.updates:
-                self.learners.agree([*self.learning, shown.numbers, shown.found])
+                self.learners.agree([*self.learning, shown.numbers, shown.positions])
                 yield {
-                    "progress": self.done / self.config.updates,
+                    "progress": (before + self.done) / (before + self.config.updates),
                     "env_steps": 0.0,
                     "loss": float(total) / since,
                     **floor,
                 }
                 total, since = torch.zeros(()), 0
 
-    def _descend(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
-        """One update with these samples (n,), a micro-batch at a time; their loss.
+    def _learn_first(
+        self, grounding: Grounding, shown: Told, sentences: Sentences, weight: Tensor
+    ) -> Iterator[dict[str, float]]:
+        """The metrics of what has to learn before the rest is cloned."""
+        if self.done == 0:
+            grounding.normalise(shown.truth)
+        whole = self.config.updates + sum(stage.updates * stage.cost for stage in self.stages)
+        for stage in self.stages:
+            for metrics in stage.learn(shown, sentences, weight):
+                passed = sum(some.done * some.cost for some in self.stages)
+                yield {"progress": passed / whole, "env_steps": 0.0, **metrics}
+        if self.done == 0:
+            self.average.grounding.load_state_dict(grounding.state_dict())
 
-        Each learner draws all that is random; the gradients are of the rows of its shares.
-        """
-        with enough():
-            pieces = index.split(self.config.micro_batch or len(index))
-            drawn = (self._drawn(shown, sentences, rows) for rows in pieces)
-            every = [*drawn] if self.learners.parts > 1 else []  # the only part takes each as it comes, once
-
-            def own(place: int, piece: int) -> tuple[Tensor, dict[str, Tensor]]:
-                batch, share = self.learners.cut(every[piece] if every else next(drawn), place)
-                loss = self._loss(batch) * (share * (len(pieces[piece]) / len(index)))
-                return loss, {"loss": loss}
-
-            whole = self.learners.gradient(own, self.learning, len(pieces))["loss"]
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
-            self.optimizer.step()
-        return whole
+    def stage(self) -> str:
+        """See `policies.algorithms.HasStages`."""
+        return next((stage.said for stage in self.stages if not stage.over), "the clone learns")
 
     def _shown(self) -> tuple[Told, Sentences]:
         """What is learned from, and what may have been said."""
@@ -219,7 +219,7 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        told = Told.of(shown, asked, wanted, meaning_at(self.task, episodes) if self.pointing else None)
+        told = Told.of(shown, asked, wanted, true_positions(self.task, episodes) if self.grounding else None)
         return told, Sentences.of(self.encoder, said, self.told.shape[0])
 
     def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
@@ -240,17 +240,18 @@ class Vla(Stateful):
         pictures = {name: shifted(some[index], shift, generator) for name, some in looked.items()}
         drawn = self.head.draw(self.policy, len(index), generator)
         said = {"words": words, "there": there, "numbers": numbers, "drawn": drawn}
-        if self.pointing and self.pointing.find:
-            usual = config.jitter * self.pointing.deviation[: self.pointing.find.things]
-            some = shown.found[index]
-            said["found"] = some + usual * torch.randn(some.shape, generator=generator)
+        if self.grounding and self.grounding.localiser:
+            usual = config.jitter * self.grounding.deviation[: self.grounding.referents.objects]
+            some, uncertainty = shown.positions[index].split([3, self.grounding.uncertain], 2)
+            some = some + usual * torch.randn(some.shape, generator=generator)
+            said["positions"] = torch.cat([some, uncertainty], 2)
         return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
 
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""
         told = self.policy.tell(batch["words"], batch["there"])
-        if self.pointing:  # whoever is to learn what is done about it has understood it
-            told = replace(told, pointed=self.pointing.true(batch["truth"]), places=batch.get("found"))
+        if self.grounding:  # whoever is to learn what is done about it has understood it
+            told = replace(told, reference=self.grounding.label(batch["truth"]), positions=batch.get("positions"))
         seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
         return self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
 
@@ -270,8 +271,11 @@ class Vla(Stateful):
         """Nothing is flown."""
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"generator": self.generator.get_state()}
+        learned_first = [stage.state_dict() for stage in self.stages]
+        return super().state_dict() | {"generator": self.generator.get_state(), "stages": learned_first}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        for stage, own in zip(self.stages, state["stages"], strict=True):
+            stage.load_state_dict(own)
         self.generator.set_state(state["generator"])

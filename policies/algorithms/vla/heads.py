@@ -11,9 +11,9 @@ from torch import Tensor
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowEye, TinyFlow
+from policies.learning.vla.grounding import Referents
 from policies.learning.vla.kinds import Speaking, begun, controller_of
 from policies.learning.vla.looking import Told
-from policies.learning.vla.pointing import Pointed
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
 from policies.models.chunking import NoiseTable
@@ -120,9 +120,9 @@ class FlowHead:
         config = self.config
         encoder = SentenceEncoder(self.task.encoder, config.network.encoder_layers)
         numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
-        pointed = Pointed.of(self.task)
+        referents = Referents.of(self.task)
         return encoder, TinyFlow(
-            self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed, pointed
+            self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed, referents
         )
 
     def wanted(self, chunk: Array) -> Tensor:

@@ -26,6 +26,7 @@ from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
 from policies.algorithms.vla_rl.improvement import Improvement
 from policies.algorithms.vla_rl.insight import Insight, unseen
+from policies.algorithms.vla_rl.localisation import Localisation
 from policies.algorithms.vla_rl.practice import Chunks, Practice, Speak
 from policies.algorithms.vla_rl.progress import Progress
 from policies.algorithms.vla_rl.returns import estimated, grouped, levelled, rewarded
@@ -69,6 +70,7 @@ class VlaRlConfig:
     critic_alone: int = 2  # iterations at the beginning in which only the critic learns, of gae
     shares: int = 0  # of each batch, that learners have; 0: 1 each
     epochs: int = 2  # passes over the chunks of an iteration
+    localisation: int = 20  # updates per iteration by which a localiser learns on; 0: it does not
     batch_size: int = 256
     learning_rate: float = 5e-5  # at first; a tenth of it in the end, and less or more by target_kl
     target_kl: float = 0.02  # nats per chunk between before and after an iteration
@@ -94,7 +96,7 @@ class VlaRlConfig:
         for name in ("temperature", "learning_rate", "critic_learning_rate", "target_kl", "clip", "clip_above"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("progress", "entropy", "anchor", "critic_alone"):
+        for name in ("progress", "entropy", "anchor", "critic_alone", "localisation"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("gamma", "gae_lambda", "ema_decay"):
@@ -109,7 +111,7 @@ class VlaRl(Stateful):
     needs: tuple[type, ...] = (HasWords,)
     takes: tuple[str, ...] = ("tokens", "learners")
     cut_by = "shares"
-    state_parts = ("cloning", "improvement", "insight", "potential", "critic", "curriculum")
+    state_parts = ("cloning", "improvement", "insight", "potential", "critic", "curriculum", "localisation")
     state_values = ("seed", "iteration", "env_steps", "ready", "started")
 
     def __init__(self, task: HasWords, config: VlaRlConfig, seed: int, device: str = "cpu") -> None:
@@ -134,6 +136,7 @@ class VlaRl(Stateful):
         judged = self.insight.size + len(task.instructions) + 1
         self.critic = Critic(judged, config.critic_hidden, config.critic_learning_rate, self.generator)
         self.curriculum = Curriculum(task, even=not config.curriculum)
+        self.localisation = Localisation(task, self.insight, self.improvement, config, self.generator)
         said = [instructions.learned for instructions in task.instructions]
         self.sentences = Sentences.of(self.cloning.encoder, said, self.cloning.told.shape[0])
         self.iteration = self.env_steps = 0
@@ -158,6 +161,10 @@ class VlaRl(Stateful):
             return
         if told := final(self.task, self.controller(), config.clone.pretrained, self.seed):
             yield {"progress": 1.0, "env_steps": float(self.env_steps), **told}
+
+    def stage(self) -> str:
+        """See `policies.algorithms.HasStages`."""
+        return self.cloning.stage() if self.cloning.done < self.config.clone.updates else "it practises"
 
     def _prepare(self) -> None:
         """What is usual of what critics see, and how far a task is done, as demonstrations have it."""
@@ -188,15 +195,14 @@ class VlaRl(Stateful):
         else:
             advantage, metrics = self._expected(chunks, torch.from_numpy(things))
         metrics |= {"success": float(np.mean([*rates.values()])), **self._named(rates)}
-        counted = advantage != 0.0
-        if not counted.any():
-            return metrics
-        kept = chunks if counted.all() else chunks.some(counted)
-        done = self.iteration / config.iterations
-        told = said[kept.episode]
-        with enough():
-            learned = self.improvement.step(kept, self.sentences, told, advantage[counted], done, self.generator)
-        return metrics | learned
+        counted, done = advantage != 0.0, self.iteration / config.iterations
+        if counted.any():
+            kept = chunks if counted.all() else chunks.some(counted)
+            told = said[kept.episode]
+            with enough():
+                metrics |= self.improvement.step(kept, self.sentences, told, advantage[counted], done, self.generator)
+        # Last: whoever is judged sees what he saw as he spoke.
+        return metrics | self.localisation.learn(chunks, done)
 
     def _speaker(self, said: Tensor) -> Speak:
         """What the policy says in episodes that are told these sentences (episodes,)."""

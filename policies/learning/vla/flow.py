@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from policies.algorithms.bc import FREQUENCIES, STILL, embed, schedule, silu
 from policies.language.minilm import SentenceEncoder
 from policies.learning.networks import Normalizer, mlp
+from policies.learning.vla.grounding import Referents
 from policies.learning.vla.hearing import Listener
 from policies.learning.vla.looking import FIRST, Block, Looking, TinyConfig, Told
-from policies.learning.vla.pointing import Pointed
 from policies.models.chunking import Denoiser
 from policies.models.graph import spliced
 from policies.models.networks import Array
@@ -73,13 +73,13 @@ class TinyFlow(Looking):
         config: TinyConfig,
         flow: FlowConfig,
         seed: int,
-        pointed: Pointed | None = None,
+        referents: Referents | None = None,
     ) -> None:
         """For chunks of (horizon, actions), `numbers` measured numbers, these pictures, words of so many numbers."""
         width = config.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            super().__init__(numbers, pictures, words, config, seed, pointed)
+            super().__init__(numbers, pictures, words, config, seed, referents)
             self.turn = nn.Parameter(FIRST * torch.randn(flow.readouts, width))
             self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))
         self.last = nn.LayerNorm(width)

@@ -9,9 +9,9 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.networks import HasParameters
 from policies.learning.vla import Hearing, TokenPolicy
 from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.grounding import Referents
 from policies.learning.vla.in_torch import TorchSpokenPolicy, graded
 from policies.learning.vla.looking import TinyConfig
-from policies.learning.vla.pointing import Pointed
 from policies.learning.vla.pretrained import PretrainedConfig, PretrainedVla, opened
 from policies.learning.vla.tiny import TinyVla
 from policies.models.controller import Policy
@@ -39,7 +39,7 @@ def begun(
         return opened(task, tokens, tokeniser(task.encoder), pretrained, seed, device)
     encoder = SentenceEncoder(task.encoder, network.encoder_layers)
     numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
-    return encoder, TinyVla(tokens, numbers, pictures, encoder.size, network, seed, Pointed.of(task))
+    return encoder, TinyVla(tokens, numbers, pictures, encoder.size, network, seed, Referents.of(task))
 
 
 def controller_of(task: HasWords, hearing: Hearing, policy: Speaking, horizon: int) -> Policy:

@@ -1,7 +1,7 @@
 """What a policy that is told in words sees and hears, before it decides: tokens, or a flow, are decoded from it.
 
 Convolutions see, told what to look for by the words (FiLM, Perez et al. 2018); the words, the patches and what is
-measured are what a decoder attends to. Where words point at places (`pointing`), those count as measured. Nothing of
+measured are what a decoder attends to. What the words refer to (`grounding`) counts as measured. Nothing of
 that depends on what is decoded: it is worked out once per chunk, and the words' part once per episode.
 """
 
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from policies.learning.encoders import WHITE, convolutions
-from policies.learning.vla.finding import Finder
-from policies.learning.vla.pointing import Pointed, Pointing
+from policies.learning.vla.grounding import Grounding, Referents
+from policies.learning.vla.localiser import Localiser
 from policies.models.vision import EncoderConfig, grid
 from sim.spec import Group
 
@@ -33,28 +33,29 @@ class TinyConfig:
     width: int = 64  # numbers per token
     layers: int = 2
     heads: int = 4
-    points: int = 32  # places in each picture
+    keypoints: int = 32  # in each picture
     sight: EncoderConfig = field(default_factory=EncoderConfig)
     patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
     encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
-    beside: int = 0  # places at a thing that words may point at, of a task whose words mean places; 0: no pointing
-    looks: bool = True  # at the pictures themselves, too, where the `finder` finds what words may point at in them
-    # The eyes that look for those, where nobody measures them; they use neither points, patch nor sight. A picture that
-    # moves tells them nothing of places: shift is 0.
-    finder: EncoderConfig = field(
+    offsets: int = 0  # from an object, that words may mean, of a task whose words refer to objects; 0: no grounding
+    looks: bool = True  # at the pictures themselves, too, where the `localiser` finds objects in them
+    # Of objects that nobody measures; it uses neither keypoints, patch nor sight. A picture that moves tells it nothing
+    # of positions: shift is 0.
+    localiser: EncoderConfig = field(
         default_factory=lambda: EncoderConfig(channels=[8, 12, 12], strides=[2, 1, 1], shift=0)
     )
+    uncertainty: bool = False  # the clone sees how far off the localiser is likely to be
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
-        counts = self.width, self.layers, self.heads, self.points, self.patch, self.roles
+        counts = self.width, self.layers, self.heads, self.keypoints, self.patch, self.roles
         if min(counts) < 1 or self.width % self.heads:
             raise ValueError(
-                "width, layers, heads, points, patch and roles are at least 1, and heads divide width; "
+                "width, layers, heads, keypoints, patch and roles are at least 1, and heads divide width; "
                 f"got {', '.join(map(str, counts))}"
             )
-        for name in ("beside", "encoder_layers"):
+        for name in ("offsets", "encoder_layers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
@@ -66,17 +67,17 @@ class Told:
     words: Tensor  # (n, words, width)
     there: Tensor  # (n, words)
     heard: Tensor  # (n, width) the words that count
-    pointed: Tensor  # (n, k) what they point at; k = 0 without `pointing`
-    places: Tensor | None = None  # (n, things, 3) m, where those are, of who has looked for them already
+    reference: Tensor  # (n, k) what they refer to; k = 0 without `grounding`
+    positions: Tensor | None = None  # (n, objects, 3 or 4) of the objects, if they have been localised already
 
     def at(self, rows: NDArray[np.int64]) -> Told:
         """Of these rows."""
-        places = None if self.places is None else self.places[rows]
-        return Told(self.words[rows], self.there[rows], self.heard[rows], self.pointed[rows], places)
+        positions = None if self.positions is None else self.positions[rows]
+        return Told(self.words[rows], self.there[rows], self.heard[rows], self.reference[rows], positions)
 
     def packed(self) -> Tensor:
         """All but what is there, as numbers (n, k)."""
-        return torch.cat([self.words.flatten(1), self.heard, self.pointed], 1)
+        return torch.cat([self.words.flatten(1), self.heard, self.reference], 1)
 
 
 @dataclass
@@ -149,9 +150,9 @@ class Looking(nn.Module):
         words: int,
         config: TinyConfig,
         seed: int,
-        pointed: Pointed | None = None,
+        referents: Referents | None = None,
     ) -> None:
-        """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they point at."""
+        """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they refer to."""
         super().__init__()
         self.config, self.pictures = config, pictures
         width, sight = config.width, config.sight
@@ -159,23 +160,24 @@ class Looking(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, config.roles)
         self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
-        self.pointing = None
-        if pointed is not None and config.beside:
-            find = None
-            if pointed.first is None:
-                find = Finder(pictures, pointed.things, config.finder, width, generator)
-            self.pointing = Pointing(words, pointed, config.beside, find)
-        finds = self.pointing is not None and self.pointing.find is not None
-        self.looked = pictures if config.looks or not finds else ()
-        self.measure = nn.Linear(numbers + (self.pointing.size if self.pointing else 0), width)
+        self.grounding = None
+        if referents is not None and config.offsets:
+            localiser = None
+            if referents.first is None:
+                count, own = referents.objects, config.localiser
+                localiser = Localiser(pictures, count, own, width, generator, config.uncertainty)
+            self.grounding = Grounding(words, referents, config.offsets, localiser)
+        localises = self.grounding is not None and self.grounding.localiser is not None
+        self.looked = pictures if config.looks or not localises else ()
+        self.measure = nn.Linear(numbers + (self.grounding.size if self.grounding else 0), width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in self.looked})
-        self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in self.looked})
+        self.film = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in self.looked})
         self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in self.looked})
-        self.place = nn.ModuleDict({s.name: nn.Linear(channels, config.points) for s in self.looked})
-        self.point = nn.ModuleDict({s.name: nn.Linear(2 * config.points, width) for s in self.looked})
+        self.heatmap = nn.ModuleDict({s.name: nn.Linear(channels, config.keypoints) for s in self.looked})
+        self.keypoint = nn.ModuleDict({s.name: nn.Linear(2 * config.keypoints, width) for s in self.looked})
         areas = {s.name: [side // config.patch for side in sight.held(s.shape)] for s in self.looked}
-        self.where = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
-        for layer in self.seek.values():
+        self.patch_position = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
+        for layer in self.film.values():
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         self.register_buffer("mean", torch.zeros(numbers))
@@ -189,43 +191,43 @@ class Looking(nn.Module):
     def tell(self, words: Tensor, there: Tensor) -> Told:
         heard = self.hear(words)
         weight = self.counts(heard).masked_fill(~there[..., None], -torch.inf).softmax(1)
-        pointed = self.pointing.choose(words, there) if self.pointing else words.new_zeros(words.shape[0], 0)
-        return Told(heard, there, self.gather((weight.transpose(1, 2) @ heard).flatten(1)), pointed)
+        reference = self.grounding.resolve(words, there) if self.grounding else words.new_zeros(words.shape[0], 0)
+        return Told(heard, there, self.gather((weight.transpose(1, 2) @ heard).flatten(1)), reference)
 
     def kept(self, words: int) -> int:
         """Numbers that it keeps of an instruction of so many words."""
-        return (words + 1) * self.config.width + (self.pointing.kept if self.pointing else 0)
+        return (words + 1) * self.config.width + (self.grounding.kept if self.grounding else 0)
 
     def recalled(self, packed: Tensor, there: Tensor) -> Told:
         """Of what was kept (n, k), and which words are there (n, words)."""
         width, count = self.config.width, there.shape[1]
-        words, heard, pointed = packed.tensor_split([count * width, (count + 1) * width], 1)
-        return Told(words.unflatten(1, (-1, width)), there, heard, pointed)
+        words, heard, reference = packed.tensor_split([count * width, (count + 1) * width], 1)
+        return Told(words.unflatten(1, (-1, width)), there, heard, reference)
 
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
         looks = {s.name: self._look(s.name, pictures[s.name], told.heard) for s in self.looked}
         measured = (numbers - self.mean) / self.deviation
-        if self.pointing:
-            places = self.pointing.places(numbers, pictures) if told.places is None else told.places
-            measured = torch.cat([measured, self.pointing.read(told.pointed, places)], 1)
+        if self.grounding:
+            positions = self.grounding.positions(numbers, pictures) if told.positions is None else told.positions
+            measured = torch.cat([measured, self.grounding.targets(told.reference, positions)], 1)
         measured = self.measure(measured)
         start = told.heard + measured
-        for name, (_, point) in looks.items():
-            start = start + self.point[name](point)
+        for name, (_, keypoints) in looks.items():
+            start = start + self.keypoint[name](keypoints)
         whole = torch.cat([told.words, measured[:, None], *(patches for patches, _ in looks.values())], 1)
         seen = told.there.new_ones(whole.shape[0], whole.shape[1] - told.there.shape[1])
         there = torch.cat([told.there, seen], 1)[:, None, None]
         return Prefix([block.offered(whole) for block in self.blocks], there, start)  # type: ignore[operator]
 
     def _look(self, name: str, pictures: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches (n, patches, width) and places in the picture (n, 2 * points)."""
+        """Patches (n, patches, width) and keypoints in the picture (n, 2 * keypoints)."""
         held = self.eyes[name](pictures.permute(0, 3, 1, 2).float() / WHITE)
         height, width = held.shape[2:]
-        more, shift = self.seek[name](heard)[:, None].chunk(2, -1)
+        more, shift = self.film[name](heard)[:, None].chunk(2, -1)
         held = F.relu(held.flatten(2).transpose(1, 2) * (1.0 + more) + shift)
-        likely = self.place[name](held).softmax(1)
-        places = likely.transpose(1, 2) @ torch.from_numpy(grid(height, width)).to(held)
+        heatmap = self.heatmap[name](held).softmax(1)
+        keypoints = heatmap.transpose(1, 2) @ torch.from_numpy(grid(height, width)).to(held)
         if self.config.patch > 1:
             square = held.transpose(1, 2).unflatten(2, (height, width))
             held = F.avg_pool2d(square, self.config.patch).flatten(2).transpose(1, 2)
-        return self.patch[name](held) + self.where[name], places.flatten(1)
+        return self.patch[name](held) + self.patch_position[name], keypoints.flatten(1)

@@ -62,8 +62,8 @@ class Told:
     pictures: dict[str, Tensor]  # (n, height, width, 3) uint8
     asked: Tensor  # (n,) by its number
     wanted: Tensor  # (n, k): tokens, or the chunk itself
-    truth: Tensor  # (n, k, 3) where the things, and what is meant, are, m; k = 0 where words do not point
-    found: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, things, 3) where they were found, m
+    truth: Tensor  # (n, k, 3) true positions of objects and targets, m; k = 0 without grounding
+    positions: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, objects, 3 or 4) as localised, m
 
     @classmethod
     def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor | None = None) -> Told:

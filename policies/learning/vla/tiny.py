@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policies.learning.vla import Judged, Spoken, saying
+from policies.learning.vla.grounding import Referents
 from policies.learning.vla.looking import FIRST, Block, Looking, Prefix, TinyConfig
-from policies.learning.vla.pointing import Pointed
 from policies.models.tokens import ActionTokens
 from sim.spec import Group
 
@@ -31,13 +31,13 @@ class TinyVla(Looking):
         words: int,
         config: TinyConfig,
         seed: int,
-        pointed: Pointed | None = None,
+        referents: Referents | None = None,
     ) -> None:
-        """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they point at."""
+        """For `numbers` measured numbers, these pictures, words of so many numbers each, and what they refer to."""
         width = config.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            super().__init__(numbers, pictures, words, config, seed, pointed)
+            super().__init__(numbers, pictures, words, config, seed, referents)
             self.turn = nn.Parameter(FIRST * torch.randn(tokens.length, width))
             self.said = None if config.parallel else nn.Embedding(tokens.vocabulary, width)
             self.blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.layers))

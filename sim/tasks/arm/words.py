@@ -81,21 +81,21 @@ class ArmWords(ArmPickPlace):
     engines = {"mujoco": BENCHES["mujoco"]}
     goal = ""
     scores = {"success": "%", "duration": "s", "final_distance": "m", "named_cube": "%"}
-    pointable = "cube_position"
+    object_positions = "cube_position"
     recipes: ClassVar[Recipes] = {
         "vla": {
             "default": {
                 "algorithm.episodes": 400,
                 "algorithm.corruption": 0.3,
                 "algorithm.updates": 3000,
-                "algorithm.network.beside": 8,
+                "algorithm.network.offsets": 8,
                 "algorithm.network.encoder_layers": 4,
                 "algorithm.network.looks": False,
             }
         },
         "vla_rl": {
             "default": {
-                "algorithm.clone.network.beside": 8,
+                "algorithm.clone.network.offsets": 8,
                 "algorithm.clone.network.encoder_layers": 4,
                 "algorithm.clone.network.looks": False,
             }
@@ -128,7 +128,7 @@ class ArmWords(ArmPickPlace):
             Signal("meant", (len(self.things),), "1", "", 0.0, 1.0),
         )
         shown = {*(() if config.cameras else ("cube_position",)), *(MEANING if config.meaning else ())}
-        self.means = () if config.meaning else MEANING
+        self.target_positions = () if config.meaning else MEANING
         sensed = {"joint_position", "gripper_opening", "hand_position", *config.cameras}
         seen = (s for s in self.policy if s.name in sensed)
         self.policy: Group = (*seen, *(s for s in true if s.name in shown), told)

@@ -30,7 +30,7 @@ def shown(task):
 
 
 def few(**settings):
-    network = TinyConfig(width=32, points=8, parallel=True, sight=EncoderConfig(channels=[8, 8], strides=[4, 2]))
+    network = TinyConfig(width=32, keypoints=8, parallel=True, sight=EncoderConfig(channels=[8, 8], strides=[4, 2]))
     return VlaConfig(**{"episodes": 2, "updates": 40, "batch_size": 16, "bins": 16, "network": network} | settings)
 
 

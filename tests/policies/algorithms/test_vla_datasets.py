@@ -21,7 +21,7 @@ TASKS = ["drawer-close-v3", "window-close-v3"]
 FRONT = collect.PICTURES + "front_camera"
 SIGHT = EncoderConfig(channels=[8, 8], strides=[4, 2])
 CONFIG = VlaConfig(
-    episodes=2, updates=5, batch_size=8, bins=16, network=TinyConfig(width=32, points=8, parallel=True, sight=SIGHT)
+    episodes=2, updates=5, batch_size=8, bins=16, network=TinyConfig(width=32, keypoints=8, parallel=True, sight=SIGHT)
 )
 
 

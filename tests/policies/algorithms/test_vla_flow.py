@@ -36,7 +36,7 @@ def task():
 def few(**settings):
     sight = EncoderConfig(channels=[4, 4], strides=[2, 2])
     quick = {"horizon": HORIZON, "head": "flow", "episodes": 20, "corruption": 1.0, "updates": 60, "batch_size": 32}
-    quick |= {"network": TinyConfig(width=16, layers=1, heads=2, points=4, parallel=True, sight=sight)}
+    quick |= {"network": TinyConfig(width=16, layers=1, heads=2, keypoints=4, parallel=True, sight=sight)}
     return VlaConfig(**quick | {"flow": FlowConfig(readouts=2, hidden=[32, 32], steps=4)} | settings)
 
 

@@ -1,4 +1,4 @@
-"""Cloning of who points: words first, then the rest."""
+"""Cloning of what is grounded: words and the localiser first, then the rest."""
 
 import copy
 import dataclasses
@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.vla import Vla, VlaConfig
+from policies.algorithms.vla import Vla, VlaConfig, stages
 from policies.learning.vla.looking import TinyConfig
 from policies.models.vision import EncoderConfig
+from policies.runner import checkpoint
 from sim.tasks import make
-from sim.tasks.abilities import meaning_of
+from sim.tasks.abilities import referents_of
 from tests.policies.language.spoken_words import encoder
+from tests.policies.resumed import same
 
 
 @pytest.fixture(scope="module")
@@ -27,98 +29,141 @@ def seen(task):
 
 
 def cloning(task, head="tokens", **settings):
-    network = TinyConfig(width=16, layers=1, heads=2, points=4, parallel=True, sight=EncoderConfig(), **settings)
-    quick = {"horizon": 5, "episodes": 2, "updates": 60, "batch_size": 16, "bins": 16, "grounding": 20, "finding": 20}
+    network = TinyConfig(width=16, layers=1, heads=2, keypoints=4, parallel=True, sight=EncoderConfig(), **settings)
+    quick = {"horizon": 5, "episodes": 2, "updates": 60, "batch_size": 16, "bins": 16}
+    quick |= {"grounding": 20, "localisation": 20}
     return Vla(task, VlaConfig(**quick, head=head, network=network), 0)
 
 
 @pytest.fixture(scope="module")
 def shown(task):
-    return cloning(task, beside=4)._shown()
+    return cloning(task, offsets=4)._shown()
 
 
 def learner(task, shown, monkeypatch, **settings):
-    made = cloning(task, **{"beside": 4} | settings)
+    made = cloning(task, **{"offsets": 4} | settings)
     if made.config.head == "tokens":  # a flow learns other things
         monkeypatch.setattr(made, "_shown", lambda: shown)
     return made
 
 
+@pytest.fixture(scope="module")
+def looked_at(seen):
+    """The same with pictures."""
+    return cloning(seen, offsets=4)._shown()
+
+
+def localising(seen, looked_at, monkeypatch, **settings):
+    made = cloning(seen, **{"offsets": 4, "looks": False} | settings)
+    monkeypatch.setattr(made, "_shown", lambda: looked_at)
+    return made
+
+
+@pytest.fixture(scope="module")
+def saved(seen, looked_at):
+    """Rows of a run that tells something within its stages, its states after each, who it was, and what makes more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "REPORT", 15)
+        torch.manual_seed(7)  # nothing may depend on it
+        whole, rows, states = localising(seen, looked_at, patch), [], []
+        for row in whole.learn():
+            rows.append(row)
+            states.append(copy.deepcopy(whole.state_dict()))
+        yield rows, states, whole, lambda: localising(seen, looked_at, patch)
+
+
 @pytest.mark.parametrize("head", ["tokens", "flow"])
 def test_words_learn_first_and_then_nothing_more(task, shown, monkeypatch, head):
     made = learner(task, shown, monkeypatch, head=head)
-    before = copy.deepcopy(made.pointing.state_dict())
+    before = copy.deepcopy(made.grounding.state_dict())
     learning = made.learn()
-    assert next(learning)["pointing_loss"] == made.misunderstood > 0.0
-    pointing = copy.deepcopy(made.pointing.state_dict())
-    assert not torch.equal(before["which"], pointing["which"])
-    for _ in learning:
-        pass
+    assert next(learning)["grounding_loss"] > 0.0 == made.done
+    grounding = copy.deepcopy(made.grounding.state_dict())
+    assert not torch.equal(before["object_weight"], grounding["object_weight"])
+    assert {row["grounding_loss"] for row in learning} == {made.stages[0].metrics()["grounding_loss"]}
     for policy in (made.policy, made.average):
-        assert all(torch.equal(value, pointing[name]) for name, value in policy.pointing.state_dict().items())
+        assert all(torch.equal(value, grounding[name]) for name, value in policy.grounding.state_dict().items())
 
 
-def test_it_goes_on_exactly_from_where_it_was_saved(task, shown, monkeypatch):
-    whole, first, second = (learner(task, shown, monkeypatch) for _ in range(3))
-    told = [*whole.learn()]
-    next(first.learn())
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    assert [*second.learn()][-1]["pointing_loss"] == told[-1]["pointing_loss"]
-    ours, theirs = (made.average.state_dict() for made in (whole, second))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+@pytest.mark.parametrize(
+    ("row", "stage"),
+    [
+        (0, "words learn what they refer to"),
+        (1, "the localiser learns"),
+        (2, "the localiser learns"),
+        (3, "the clone learns"),
+        (4, "the clone learns"),
+    ],
+    ids=["words", "between", "localiser", "before", "clone"],
+)
+def test_who_is_killed_goes_on_exactly_where_he_was(saved, tmp_path, row, stage):
+    rows, states, whole, anew = saved
+    checkpoint.save(tmp_path / "checkpoint.npz", states[row])
+    again = anew()
+    again.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
+    assert again.stage() == stage and again.stages[1].done == [0, 0, 15, 20, 20][row]
+    assert [*again.learn()] == rows[row + 1 :]
+    same(whole.state_dict(), again.state_dict())
+
+
+def test_what_learns_first_is_part_of_the_progress(saved):
+    rows, *_ = saved
+    progress, losses = ([row[name] for row in rows] for name in ("progress", "loss"))
+    assert progress == pytest.approx([1.5 / 82, 2 / 82, 17 / 82, 22 / 82, 72 / 82, 1.0])  # 0.1 * 20 + 20 + 60 updates
+    assert losses == [
+        *(rows[k][name] for k, name in enumerate(["grounding_loss"] * 2 + ["localisation_loss"] * 2)),
+        *losses[4:],
+    ]
+    assert {*rows[4]} >= {"grounding_loss", "localisation_error", "loss_floor"} and rows[3]["env_steps"] == 0.0
 
 
 @pytest.mark.parametrize("looks", [True, False])
-def test_eyes_learn_to_find_things_first_and_then_nothing_more(seen, monkeypatch, looks):
-    made, again = (cloning(seen, beside=4, looks=looks) for _ in range(2))
-    told = made._shown()
-    for one in (made, again):
-        monkeypatch.setattr(one, "_shown", lambda: told)
-    before = copy.deepcopy(made.pointing.find.state_dict())
+def test_the_localiser_learns_first_and_then_nothing_more(seen, looked_at, monkeypatch, looks):
+    made = localising(seen, looked_at, monkeypatch, looks=looks)
+    before = copy.deepcopy(made.grounding.localiser.state_dict())
     learning = made.learn()
-    assert next(learning)["finding_error"] == made.missed > 0.0
-    assert told[0].found.shape == (len(told[0].wanted), 3, 3)
-    find = copy.deepcopy(made.pointing.find.state_dict())
-    assert all(not torch.equal(before[name], value) for name, value in find.items())
-    again.load_state_dict(copy.deepcopy(made.state_dict()))
-    for one in (learning, again.learn()):
-        assert [*one][-1]["finding_error"] == made.missed
-    for policy in (made.policy, made.average, again.average):
-        assert all(torch.equal(value, find[name]) for name, value in policy.pointing.find.state_dict().items())
-    ours, theirs = (one.average.state_dict() for one in (made, again))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    while not made.stages[1].over:
+        next(learning)
+    localiser = copy.deepcopy(made.grounding.localiser.state_dict())
+    assert all(not torch.equal(before[name], value) for name, value in localiser.items())
+    told = {row["localisation_error"] for row in learning}
+    assert told == {made.stages[1].metrics()["localisation_error"]} and min(told) > 0.0
+    assert looked_at[0].positions.shape == (len(looked_at[0].wanted), 3, 3)
+    for policy in (made.policy, made.average):
+        same(policy.grounding.localiser.state_dict(), localiser)
 
 
-def test_the_clone_is_shown_what_its_eyes_find(seen, monkeypatch):
-    made = cloning(seen, beside=4, looks=False)
+def test_the_clone_is_shown_what_is_localised(seen, monkeypatch):
+    made = cloning(seen, offsets=4, looks=False)
     told, sentences = made._shown()
-    made.pointing.normalise(told.truth)
-    told.found = told.truth[:, :3] + 0.01
+    made.grounding.normalise(told.truth)
+    told.positions = told.truth[:, :3] + 0.01
     drawn = made._drawn(told, sentences, torch.arange(16))
-    usual = 5.0 * made.config.jitter * made.pointing.deviation[:3]
-    assert ((drawn["found"] - told.found[:16]).abs() < usual).all() and not any("camera" in name for name in drawn)
+    usual = 5.0 * made.config.jitter * made.grounding.deviation[:3]
+    assert ((drawn["positions"] - told.positions[:16]).abs() < usual).all()
+    assert not any("camera" in name for name in drawn)
     torch.nn.init.normal_(made.policy.head.weight)
-    elsewhere = {**drawn, "found": drawn["found"] + 0.1}
+    elsewhere = {**drawn, "positions": drawn["positions"] + 0.1}
     assert made._loss(drawn) != made._loss(elsewhere)
 
 
-def test_who_is_told_what_is_meant_does_not_point(task, tmp_path):
+def test_who_is_told_what_is_meant_is_not_grounded(task, tmp_path):
     told = make("arm_words", cameras=[], meaning=True, encoder=encoder(tmp_path))
-    assert meaning_of(task) == ("cube_position", ("object_position", "goal_position")) and not meaning_of(told)[1]
-    assert cloning(told, beside=4).pointing is None and cloning(task, beside=0).pointing is None
+    assert referents_of(task) == ("cube_position", ("object_position", "goal_position")) and not referents_of(told)[1]
+    assert cloning(told, offsets=4).grounding is None and cloning(task, offsets=0).grounding is None
 
 
 def test_demonstrations_that_do_not_tell_it_are_named(task, monkeypatch):
-    made = cloning(task, beside=4)
+    made = cloning(task, offsets=4)
     episodes, shown = made._demonstrations()
     signals = {name: value for name, value in episodes[1].signals.items() if name != "goal_position"}
     robots = dataclasses.replace(episodes[1], signals=signals)
     monkeypatch.setattr(made, "_demonstrations", lambda: ([episodes[0], robots], shown))
-    with pytest.raises(LearningError, match="demonstration 1 does not tell goal_position.*network.beside=0"):
+    with pytest.raises(LearningError, match="demonstration 1 does not tell goal_position.*network.offsets=0"):
         next(made.learn())
 
 
 def test_bad_settings_are_named():
-    for name in ("grounding", "finding"):
-        with pytest.raises(ValueError, match="grounding and finding are at least 1"):
+    for name in ("grounding", "localisation"):
+        with pytest.raises(ValueError, match="grounding and localisation are at least 1"):
             VlaConfig(**{name: 0})

@@ -32,7 +32,7 @@ def task():
 
 def cloned(**settings):
     network = TinyConfig(
-        width=16, layers=1, heads=2, points=4, parallel=True, sight=EncoderConfig(channels=[4, 4], strides=[2, 2])
+        width=16, layers=1, heads=2, keypoints=4, parallel=True, sight=EncoderConfig(channels=[4, 4], strides=[2, 2])
     )
     return VlaConfig(
         **{"horizon": 3, "bins": 9, "episodes": 8, "updates": 1, "batch_size": 16, "network": network} | settings

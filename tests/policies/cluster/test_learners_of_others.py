@@ -1,4 +1,4 @@
-"""Learners of `sac`, `vla_rl` (and so `vla`) and `student`; the mechanism, and those of `ppo`: `test_learners`."""
+"""Learners of `sac`, `vla` (its localiser), `vla_rl` and `student`; the way, and those of `ppo`: `test_learners`."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from policies.algorithms import ALGORITHMS, LostLearnerError, algorithm_class
 from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.torch_path import TorchPath
-from policies.algorithms.vla import Vla
+from policies.algorithms.vla import Vla, stages
 from policies.algorithms.vla_rl import VlaRl
 from policies.algorithms.vla_rl.improvement import Improvement
 from policies.learning.parallel.group import Group
@@ -40,8 +40,16 @@ SPEAKING = (
     *("algorithm.temperature=1", "algorithm.blur=[1]", "algorithm.clone.horizon=3", "algorithm.clone.bins=9"),
     *("algorithm.clone.episodes=4", "algorithm.clone.updates=3", "algorithm.clone.batch_size=9"),
     *("algorithm.clone.micro_batch=4", "algorithm.clone.network.width=16", "algorithm.clone.network.layers=1"),
-    *("algorithm.clone.network.heads=2", "algorithm.clone.network.points=4"),
+    *("algorithm.clone.network.heads=2", "algorithm.clone.network.keypoints=4"),
     *("algorithm.clone.network.sight.channels=[4,4]", "algorithm.clone.network.sight.strides=[2,2]"),
+)
+LOCALISING = (
+    *("task=tests.policies.toy_words:ToyObjects", "algorithm=vla", "algorithm.shares=2", "algorithm.horizon=3"),
+    *("algorithm.bins=9", "algorithm.episodes=4", "algorithm.updates=3", "algorithm.batch_size=9"),
+    *("algorithm.grounding=20", "algorithm.localisation=90", "algorithm.network.offsets=2"),
+    *("algorithm.network.width=16", "algorithm.network.layers=1", "algorithm.network.heads=2"),
+    *("algorithm.network.looks=false", "algorithm.network.keypoints=4"),
+    *("algorithm.network.localiser.channels=[4,4]", "algorithm.network.localiser.strides=[1,1]"),
 )
 TAUGHT = (
     *("task=tests.policies.algorithms.test_student:Told", "algorithm=student", "algorithm.parts=2"),
@@ -54,6 +62,7 @@ TAUGHT = (
 KINDS = {
     "sac": (SAC, TorchPath, "_update", 35),
     "vla_rl": (SPEAKING, Improvement, "_pull", 3),
+    "localiser": (LOCALISING, stages, "descend", 75),
     "student": (TAUGHT, TorchRecurrent, "_gradient_step", 6),
 }
 

@@ -87,7 +87,7 @@ def spoken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("told")
     task = make("metaworld/words", tasks=["drawer-close-v3", "window-close-v3"], encoder=encoder(folder), steps=9)
     sight = EncoderConfig(channels=[4, 4], strides=[4, 2])
-    network = TinyConfig(width=16, layers=1, heads=2, points=4, parallel=True, sight=sight)
+    network = TinyConfig(width=16, layers=1, heads=2, keypoints=4, parallel=True, sight=sight)
     return task, export(Vla(task, VlaConfig(bins=16, network=network), 0).controller(), folder / "policy.onnx")
 
 

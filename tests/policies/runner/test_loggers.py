@@ -45,6 +45,19 @@ class Library:
         self.finished = True
 
 
+def test_rows_are_the_axis_as_long_as_nobody_has_stepped(tmp_path, monkeypatch):
+    library, cloning = Library(), {"env_steps": 0.0, "loss": 2.0}
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    for before in ({}, {"rows": 2, "step": 0}):  # the second goes on with what the first left
+        with Log(tmp_path, **before, logger=loggers.begun("wandb", tmp_path, {})) as log:
+            for row in (cloning, cloning, {"env_steps": 100.0, "loss": 1.0})[: 3 if before else 2]:
+                log.write(row)
+    assert [step for step, _ in library.rows] == [1, 2, 3, 4, 100]
+    first, second = sorted(tmp_path.glob("events.out.tfevents.*"))
+    restart = b"\x10\x03:\x02\x08\x01"  # step 3, SessionLog.START
+    assert restart in second.read_bytes() and restart not in first.read_bytes()
+
+
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_every_row_goes_there_and_the_folder_keeps_its_own(name, tmp_path, monkeypatch):
     library = Library()

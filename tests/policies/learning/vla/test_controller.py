@@ -38,13 +38,10 @@ def controller(encoder, parallel, tokens=None, horizon=HORIZON, values=True, pic
         Signal("instruction", (WORDS,), "1", "", 0.0, last, dtype="int64"),
     )
     inputs = inputs if pictures else (inputs[0], inputs[2])
-    config = TinyConfig(width=32, points=8, sight=SIGHT, parallel=parallel, patch=2)
+    config = TinyConfig(width=32, keypoints=8, sight=SIGHT, parallel=parallel, patch=2)
     policy = TinyVla(tokens or BinTokens(2, 2, 16), 3, inputs[1:-1], encoder.size, config, seed=0)
-    for layer in (
-        policy.head,
-        policy.hear,
-        *policy.seek.values(),
-    ):  # at first every token is as likely, and words hardly count
+    # At first every token is as likely, and words hardly count.
+    for layer in (policy.head, policy.hear, *policy.film.values()):
         torch.nn.init.normal_(layer.weight, std=0.5, generator=torch.Generator().manual_seed(1))
     return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon, values=values)
 

@@ -25,7 +25,7 @@ def encoder(tmp_path_factory):
 
 def made(**settings):
     sight = EncoderConfig(channels=[4, 4], strides=[2, 2])
-    config = TinyConfig(width=16, layers=1, heads=2, points=4, sight=sight)
+    config = TinyConfig(width=16, layers=1, heads=2, keypoints=4, sight=sight)
     flow = FlowConfig(**{"readouts": 2, "hidden": [64, 64], "steps": 8} | settings)
     return TinyFlow(CHUNK, NUMBERS, CAMERA, SIZE, config, flow, seed=0)
 

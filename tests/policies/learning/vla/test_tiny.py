@@ -25,7 +25,7 @@ def encoder(tmp_path_factory):
 
 def made(tokens=BINS, lively=True, **settings):
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    policy = TinyVla(tokens, NUMBERS, CAMERA, SIZE, TinyConfig(width=32, points=8, sight=sight, **settings), seed=0)
+    policy = TinyVla(tokens, NUMBERS, CAMERA, SIZE, TinyConfig(width=32, keypoints=8, sight=sight, **settings), seed=0)
     if lively:  # at first every token is as likely
         torch.nn.init.normal_(policy.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
     return policy
@@ -195,7 +195,7 @@ def test_each_role_hears_other_words(encoder):
     ("act", "message"),
     [
         (lambda p, x: TinyConfig(width=30, heads=4), "heads divide width"),
-        (lambda p, x: TinyConfig(beside=-1), "beside must not be negative, got -1"),
+        (lambda p, x: TinyConfig(offsets=-1), "offsets must not be negative, got -1"),
         (lambda p, x: TinyConfig(encoder_layers=-1), "encoder_layers must not be negative, got -1"),
         (lambda p, x: TinyConfig(roles=0), "roles are at least 1"),
         (lambda p, x: p.generate(x, -1.0, torch.Generator()), "zero or positive"),

@@ -1,4 +1,4 @@
-"""Words that point at places: what they learn alone, and what a policy makes of it."""
+"""Grounding: what words learn alone, and what a policy makes of it."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.controller import SpokenPolicy
-from policies.learning.vla.finding import Finder
+from policies.learning.vla.grounding import Grounding, Referents
+from policies.learning.vla.localiser import Localiser
 from policies.learning.vla.looking import TinyConfig
-from policies.learning.vla.pointing import Pointed, Pointing
 from policies.learning.vla.tiny import TinyVla
 from policies.models.export import export
 from policies.models.tokens import BinTokens
@@ -47,49 +47,49 @@ def truth(places, things):
 
 def learned(first):
     torch.manual_seed(0)
-    pointing = Pointing(11, Pointed(3, 2, first), 8)
+    grounding = Grounding(11, Referents(3, 2, first), 8)
     generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam(pointing.parameters(), 2e-2)
+    optimizer = torch.optim.Adam(grounding.parameters(), 2e-2)
     there = torch.ones(32, 4, dtype=torch.bool)
     for _ in range(400):
         things = [THINGS[k] for k in torch.randint(len(THINGS), (32,), generator=generator)]
-        loss = pointing.loss(torch.stack([sentence(t) for t in things]), there, truth(scene(32, generator), things))
+        loss = grounding.loss(torch.stack([sentence(t) for t in things]), there, truth(scene(32, generator), things))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return pointing
+    return grounding
 
 
 @pytest.fixture(scope="module")
-def pointing():
+def grounding():
     return learned(0)
 
 
 @pytest.mark.parametrize("things", [THINGS, UNSEEN], ids=["learned", "never_said"])
-def test_words_point_at_what_they_mean(pointing, things):
+def test_words_point_at_what_they_mean(grounding, things):
     places = scene(len(things), torch.Generator().manual_seed(1))
     so = truth(places, things)
-    pointing.normalise(so)
+    grounding.normalise(so)
     words = torch.stack([sentence(thing) for thing in things])
-    chosen = pointing.choose(words, torch.ones(len(things), 4, dtype=torch.bool))
-    assert chosen.shape == (len(things), pointing.kept) and (chosen.sum(1) == 4.0).all()
-    read = pointing.read(chosen, places).unflatten(1, (2, 3)) * pointing.deviation[3:] + pointing.mean[3:]
+    chosen = grounding.resolve(words, torch.ones(len(things), 4, dtype=torch.bool))
+    assert chosen.shape == (len(things), grounding.kept) and (chosen.sum(1) == 4.0).all()
+    read = grounding.targets(chosen, places).unflatten(1, (2, 3)) * grounding.deviation[3:] + grounding.mean[3:]
     assert (read - so[:, 3:]).norm(dim=-1).max() < 0.01
-    # Of the places beside a thing several may have become the same.
-    assert torch.allclose(pointing.read(pointing.true(so), places), pointing.read(chosen, places), atol=0.1)
+    # Of the offsets several may have become the same.
+    assert torch.allclose(grounding.targets(grounding.label(so), places), grounding.targets(chosen, places), atol=0.1)
 
 
-def test_what_is_not_there_says_nothing(pointing):
+def test_what_is_not_there_says_nothing(grounding):
     words, there = sentence((0, 1, 2))[None].repeat(2, 1, 1), torch.ones(2, 6, dtype=torch.bool)
     there[:, 4:] = False
     more = torch.cat([words, torch.randn(2, 2, 11, generator=torch.Generator().manual_seed(0))], 1)
-    assert torch.equal(pointing.choose(more, there), pointing.choose(words, there[:, :4]))
+    assert torch.equal(grounding.resolve(more, there), grounding.resolve(words, there[:, :4]))
 
 
-def test_the_clone_does_not_teach_words_what_they_mean(pointing):
+def test_the_clone_does_not_teach_words_what_they_mean(grounding):
     numbers = scene(4, torch.Generator().manual_seed(0)).flatten(1).requires_grad_()
     words, there = torch.stack([sentence(t) for t in THINGS[:4]]), torch.ones(4, 4, dtype=torch.bool)
-    assert not pointing.read(pointing.choose(words, there), pointing.places(numbers, {})).requires_grad
+    assert not grounding.targets(grounding.resolve(words, there), grounding.positions(numbers, {})).requires_grad
 
 
 def shown(places):
@@ -114,26 +114,66 @@ def test_things_that_nobody_measures_are_found_in_pictures():
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     eyes = EncoderConfig(channels=[8, 4], strides=[1, 1], shift=0)
-    seen = Pointing(11, Pointed(2, 1, None), 4, Finder((CAMERA,), 2, eyes, 16, generator))
+    seen = Grounding(11, Referents(2, 1, None), 4, Localiser((CAMERA,), 2, eyes, 16, generator))
     so = table(256, generator)
     seen.normalise(so)
-    optimizer = torch.optim.Adam(seen.find.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(seen.localiser.parameters(), 1e-2)
     for _ in range(150):
         some = so[torch.randint(len(so), (32,), generator=generator)]
         optimizer.zero_grad()
-        seen.missed(shown(some), some).mean().backward()
+        seen.localisation_errors(shown(some), some)[0].mean().backward()
         optimizer.step()
     new = table(100, torch.Generator().manual_seed(1))
-    off = (seen.places(torch.zeros(100, 2), shown(new)) - new[:, :2]).norm(dim=-1)
+    off = (seen.positions(torch.zeros(100, 2), shown(new)) - new[:, :2]).norm(dim=-1)
     assert off.median() < 0.01 < 0.05 < (seen.mean[:2] - new[:, :2]).norm(dim=-1).median()
 
 
+def test_an_uncertain_localiser_says_by_how_much_it_is_off():
+    """Of squares of which one is not there in every other picture."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    eyes = EncoderConfig(channels=[8, 4], strides=[1, 1], shift=0)
+
+    def hidden(so):
+        pictures = shown(so)["camera"]
+        other = pictures[::2]
+        other[other[..., 1] == 220] = 60
+        return {"camera": pictures}
+
+    seen = Grounding(11, Referents(2, 1, None), 4, Localiser((CAMERA,), 2, eyes, 16, generator, uncertainty=True))
+    so = table(256, generator)
+    seen.normalise(so)
+    optimizer = torch.optim.Adam(seen.localiser.parameters(), 1e-2)
+    for _ in range(200):
+        some = so[torch.randint(len(so), (32,), generator=generator)]
+        optimizer.zero_grad()
+        errors, unexpected = seen.localisation_errors(hidden(some), some)
+        (errors.mean() + unexpected).backward()
+        optimizer.step()
+    new = table(100, torch.Generator().manual_seed(1))
+    said = seen.positions(torch.zeros(100, 2), hidden(new))
+    errors, _ = seen.localisation_errors(hidden(new), new)
+    off, expected = errors.detach().mean(-1), said[..., 3].exp()
+    assert said.shape == (100, 2, 4) and (off[::2, 1].mean() > 5.0 * off[1::2, 1].mean())
+    assert expected[::2, 1].mean() > 3.0 * expected[1::2, 1].mean()
+    assert 0.5 * off[::2, 1].mean() < expected[::2, 1].mean() < 2.0 * off[::2, 1].mean()
+    chosen = torch.zeros(100, seen.kept)
+    chosen[:, 1] = 1.0  # the green one
+    assert torch.equal(seen.targets(chosen, said)[:, -1], 0.5 * said[:, 1, 3]) and seen.size == 4
+
+
+def test_uncertainty_needs_heatmaps():
+    config = TinyConfig(offsets=4, uncertainty=True, localiser=EncoderConfig(head="flat", shift=0))
+    with pytest.raises(ValueError, match="network.localiser.head=flat has not"):
+        TinyVla(BinTokens(2, 2, 16), 6, (CAMERA,), 8, config, seed=0, referents=Referents(2, 1, None))
+
+
 def test_who_neither_measures_nor_looks_is_told():
-    with pytest.raises(ValueError, match="nobody measures where things are, and nobody looks for them"):
-        Pointing(11, Pointed(2, 1, None), 4)
-    config = TinyConfig(looks=False, beside=4)
-    for pointed, looks in ((None, True), (Pointed(2, 1, 0), True), (Pointed(2, 1, None), False)):
-        made = TinyVla(BinTokens(2, 2, 16), 6, (CAMERA,), 8, config, seed=0, pointed=pointed)
+    with pytest.raises(ValueError, match="nobody measures where objects are, and there is no localiser for them"):
+        Grounding(11, Referents(2, 1, None), 4)
+    config = TinyConfig(looks=False, offsets=4)
+    for referents, looks in ((None, True), (Referents(2, 1, 0), True), (Referents(2, 1, None), False)):
+        made = TinyVla(BinTokens(2, 2, 16), 6, (CAMERA,), 8, config, seed=0, referents=referents)
         assert bool(made.eyes) == looks  # of what is in pictures they see more only where nothing is found there
 
 
@@ -146,7 +186,7 @@ def test_who_neither_measures_nor_looks_is_told():
         pytest.param(None, False, id="found"),
     ],
 )
-def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
+def test_the_file_refers_to_what_the_network_refers_to(first, looks, tmp_path):
     encoder = SentenceEncoder(written(tmp_path))
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
@@ -155,14 +195,15 @@ def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
         Signal("instruction", (24,), "1", "", 0.0, last, dtype="int64"),
     )
     sight = EncoderConfig(channels=[8, 8], strides=[2, 2])
-    config = TinyConfig(width=32, points=8, sight=sight, parallel=True, beside=4, looks=looks)
-    pointed = Pointed(2, 1, first)
-    policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, pointed=pointed)
+    config = TinyConfig(width=32, keypoints=8, sight=sight, parallel=True, offsets=4, looks=looks)
+    referents = Referents(2, 1, first)
+    policy = TinyVla(BinTokens(2, 2, 16), 6, inputs[1:-1], encoder.size, config, seed=0, referents=referents)
     generator = torch.Generator().manual_seed(1)
-    for weight in (policy.head.weight, policy.pointing.which, policy.pointing.where, policy.measure.weight):
+    words = policy.grounding
+    for weight in (policy.head.weight, words.object_weight, words.offset_weight, policy.measure.weight):
         torch.nn.init.normal_(weight, std=0.5, generator=generator)
-    if policy.pointing.find:  # noise looks much the same everywhere
-        torch.nn.init.normal_(policy.pointing.find.flat.weight, std=10.0, generator=generator)
+    if policy.grounding.localiser:  # noise looks much the same everywhere
+        torch.nn.init.normal_(policy.grounding.localiser.affine.weight, std=10.0, generator=generator)
     commands = (Signal("velocity", (2,), "m/s", "world", -2.0, 2.0),)
     told = SpokenPolicy("told", "task", "robot", 20.0, inputs, commands, encoder, policy, 4)
     file = export(told, tmp_path / "policy.onnx")
@@ -178,8 +219,8 @@ def test_the_file_points_at_what_the_network_points_at(first, looks, tmp_path):
         wanted, state = told.act(signals, state)
         got = file.step(signals)
         assert np.allclose(got["velocity"], wanted["velocity"], atol=1e-5)
-        pointed_at = state["told"][:, -policy.pointing.kept :]
-        assert (pointed_at[:, :2].sum(1) == 1.0).all() and (pointed_at[:, 2:].sum(1) == 1.0).all()
+        reference = state["told"][:, -policy.grounding.kept :]
+        assert (reference[:, :2].sum(1) == 1.0).all() and (reference[:, 2:].sum(1) == 1.0).all()
     if not looks:  # all that counts of pictures is where things are in them
         assert not policy.eyes and not policy.patch
     moved = {"places": signals["places"] + np.float32(1.0)} if first == 0 else {"camera": 255 - signals["camera"]}

@@ -1,0 +1,204 @@
+"""Before the rest is cloned, words learn alone what they mean: which object, and which offset from it.
+
+From every step of the demonstrations, by where objects and targets truly are, which only a simulator knows. It
+takes seconds; inside a clone, whose loss is of commands, it takes longer than the whole clone. Where pictures alone
+show the objects, the localiser learns beforehand, too: a clone that learns beside it would see its first, bad
+positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.algorithms import LearningError
+from policies.algorithms.vla.descent import descend
+from policies.learning import cosine
+from policies.learning.buffers import Batch
+from policies.learning.encoders import columns, kept
+from policies.learning.networks import Stateful, learned
+from policies.learning.parallel.learners import Learners
+from policies.learning.vla.grounding import Grounding
+from policies.learning.vla.shown import Sentences, Told
+from sim.rollout import Episode
+from sim.tasks.abilities import HasWords, referents_of
+
+if TYPE_CHECKING:
+    from policies.algorithms.vla import VlaConfig
+
+LAST = 0.02  # of the rate, in the end
+RISE = 50  # updates in which the rate of the localiser rises
+REPORT = 50  # updates between two reports
+TOGETHER = 256  # pictures of each camera at a time
+
+
+def true_positions(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
+    """Of objects and targets (n, objects + targets, 3) at every step, m; LearningError where none says."""
+    objects, targets = referents_of(task)
+    names = objects, *targets
+    for episode in episodes:
+        if missing := [name for name in names if name not in episode.signals]:
+            raise LearningError(
+                f"demonstration {episode.number} does not tell {', '.join(missing)}, from which words are grounded: "
+                "set algorithm.network.offsets=0, or take other data"
+            )
+    told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
+    positions: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
+    return positions
+
+
+class Stage(Stateful):
+    """A part of the policy learns alone, by a rate that rises and then falls. Its weights are in the policy's state."""
+
+    name: ClassVar[str]  # of its metrics
+    said: ClassVar[str]  # who learns, in words
+    cost: ClassVar[float]  # of an update, beside one of the clone's
+    rise: ClassVar[int]  # updates in which the rate rises
+    state_parts = ("optimizer",)
+    state_values = ("done", "last")
+
+    def __init__(
+        self,
+        network: nn.Module,
+        updates: int,
+        grounding: Grounding,
+        config: VlaConfig,
+        learners: Learners,
+        generator: torch.Generator,
+    ) -> None:
+        """The part `network` of `grounding`, by so many updates."""
+        self.grounding, self.updates, self.config = grounding, updates, config
+        self.learners, self.generator = learners, generator
+        self.learning = learned(network)
+        self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
+        self.done = 0
+        self.last: list[float] = []  # what was told in the last tenth of the updates
+
+    @property
+    def over(self) -> bool:
+        return self.done >= self.updates
+
+    def learn(self, shown: Told, sentences: Sentences, weight: Tensor) -> Iterator[dict[str, float]]:
+        """Go on to the end, from samples of demonstrations that may have this weight (n,); metrics now and then."""
+        config, tenth = self.config, max(1, self.updates // 10)
+        losses: list[Tensor] = []
+        while self.learners.more(not self.over):
+            rate = cosine(self.done / self.updates, 1.0, LAST) * min(1.0, (self.done + 1) / self.rise)
+            for group in self.optimizer.param_groups:
+                group["lr"] = config.learning_rate * rate
+            pieces = self._index(shown, weight).split(config.micro_batch or config.batch_size)
+            told = descend(
+                self.learners,
+                self.optimizer,
+                self.learning,
+                pieces,
+                lambda rows: self._drawn(shown, sentences, rows),
+                self._losses,
+            )
+            losses.append(told["loss"])
+            self.last = [*self.last, float(told.get("told", told["loss"]))][-tenth:]
+            self.done += 1
+            if self.done % REPORT == 0 or self.over:
+                self.learners.agree(self.learning)
+                loss = float(torch.stack(losses).mean())
+                yield {"loss": loss, f"{self.name}_loss": loss}
+                losses = []
+
+    def metrics(self) -> dict[str, float]:
+        """What it has come to, once it is over."""
+        raise NotImplementedError
+
+    def _ended(self) -> Tensor:
+        """The mean of what was told in the last tenth."""
+        return torch.tensor(self.last).mean()
+
+    def _index(self, shown: Told, weight: Tensor) -> Tensor:
+        """The numbers (n,) of a batch of samples."""
+        raise NotImplementedError
+
+    def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
+        """These samples (n,), with what is random of them."""
+        raise NotImplementedError
+
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The "loss", and what is "told" if that is something else."""
+        raise NotImplementedError
+
+
+class GroundingStage(Stage):
+    """Words learn what they refer to, from samples of the clone's weight."""
+
+    name, said, cost, rise = "grounding", "words learn what they refer to", 0.1, 1
+
+    def _index(self, shown: Told, weight: Tensor) -> Tensor:
+        return torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
+
+    def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
+        words, there = sentences.heard(shown.asked[rows], self.config.unheard, self.generator)
+        return {"words": words, "there": there, "truth": shown.truth[rows]}
+
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.grounding.loss(batch["words"], batch["there"], batch["truth"])}
+
+    def metrics(self) -> dict[str, float]:
+        """Nats by which words do not say where targets are."""
+        return {"grounding_loss": float(self._ended())}
+
+
+class LocalisationStage(Stage):
+    """The localiser learns, from all samples alike."""
+
+    name, said, cost, rise = "localisation", "the localiser learns", 1.0, RISE
+
+    def _index(self, shown: Told, weight: Tensor) -> Tensor:
+        return torch.randint(len(shown.truth), (self.config.batch_size,), generator=self.generator)
+
+    def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
+        return samples(self.grounding, shown.pictures, shown.truth, rows, self.generator)
+
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
+        return losses(self.grounding, batch)
+
+    def metrics(self) -> dict[str, float]:
+        """By how many m objects are off (root mean square)."""
+        return {"localisation_error": float(self._ended().sqrt())}
+
+
+def first_stages(
+    grounding: Grounding, config: VlaConfig, learners: Learners, generator: torch.Generator
+) -> list[Stage]:
+    """What of it learns first, one after the other."""
+    made: list[Stage] = [GroundingStage(grounding, config.grounding, grounding, config, learners, generator)]
+    if grounding.localiser:
+        made.append(LocalisationStage(grounding.localiser, config.localisation, grounding, config, learners, generator))
+    return made
+
+
+def samples(
+    grounding: Grounding, pictures: Mapping[str, Tensor], truth: Tensor, rows: Tensor, generator: torch.Generator
+) -> Batch:
+    """What a localiser learns from: these rows (n,) of pictures, and of true positions (m, objects or more, 3)."""
+    assert grounding.localiser is not None
+    shown = grounding.localiser.encoders.moved({name: some[rows] for name, some in pictures.items()}, generator)
+    return {"truth": truth[rows], **columns(shown)}
+
+
+def losses(grounding: Grounding, batch: Batch) -> dict[str, Tensor]:
+    """Of a localiser: "loss", in variances, and "told", the mean squared distance by which it misses, m^2."""
+    off, unexpected = grounding.localisation_errors(kept(batch), batch["truth"])
+    away = (off * grounding.deviation[: grounding.referents.objects].square()).sum(-1)
+    return {"loss": off.mean() + unexpected, "told": away.mean().detach()}
+
+
+@torch.no_grad()
+def localised(grounding: Grounding, shown: Told) -> Tensor:
+    """Positions (n, objects, 3 or 4) of the objects, m, as they are found at every step of the demonstrations."""
+    pieces = torch.arange(len(shown.truth)).split(TOGETHER)
+    seen = ({name: some[index] for name, some in shown.pictures.items()} for index in pieces)
+    return torch.cat(
+        [grounding.positions(shown.numbers[index], some) for index, some in zip(pieces, seen, strict=True)]
+    )
