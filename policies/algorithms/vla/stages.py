@@ -69,12 +69,13 @@ class Stage(Stateful):
         config: VlaConfig,
         learners: Learners,
         generator: torch.Generator,
+        rate: float,
     ) -> None:
-        """The part `network` of `grounding`, by so many updates."""
-        self.grounding, self.updates, self.config = grounding, updates, config
+        """The part `network` of `grounding`, by so many updates of at most this rate."""
+        self.grounding, self.updates, self.config, self.rate = grounding, updates, config, rate
         self.learners, self.generator = learners, generator
         self.learning = learned(network)
-        self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.AdamW(self.learning, rate, weight_decay=config.weight_decay)
         self.done = 0
         self.last: list[float] = []  # what was told in the last tenth of the updates
 
@@ -89,7 +90,7 @@ class Stage(Stateful):
         while self.learners.more(not self.over):
             rate = cosine(self.done / self.updates, 1.0, LAST) * min(1.0, (self.done + 1) / self.rise)
             for group in self.optimizer.param_groups:
-                group["lr"] = config.learning_rate * rate
+                group["lr"] = self.rate * rate
             pieces = self._index(shown, weight).split(config.micro_batch or config.batch_size)
             told = descend(
                 self.learners,
@@ -172,9 +173,10 @@ def first_stages(
     grounding: Grounding, config: VlaConfig, learners: Learners, generator: torch.Generator
 ) -> list[Stage]:
     """What of it learns first, one after the other."""
-    made: list[Stage] = [GroundingStage(grounding, config.grounding, grounding, config, learners, generator)]
+    rest = grounding, config, learners, generator
+    made: list[Stage] = [GroundingStage(grounding, config.grounding, *rest, config.learning_rate)]
     if grounding.localiser:
-        made.append(LocalisationStage(grounding.localiser, config.localisation, grounding, config, learners, generator))
+        made.append(LocalisationStage(grounding.localiser, config.localisation, *rest, config.localisation_rate))
     return made
 
 
