@@ -176,9 +176,8 @@ def first_stages(
     rest = grounding, config, learners, generator
     made: list[Stage] = [GroundingStage(grounding, config.grounding, *rest, config.learning_rate)]
     if grounding.localiser:
-        made.append(
-            LocalisationStage(grounding.localiser, config.localisation, *rest, config.localisation_learning_rate)
-        )
+        rate = config.localisation_learning_rate
+        made.append(LocalisationStage(grounding.localiser, config.localisation, *rest, rate))
     return made
 
 
