@@ -207,10 +207,12 @@ def test_files_that_do_not_fit_are_refused(detector: str, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_trains_measures_and_writes(tmp_path, monkeypatch, capsys):
-    quick = dataclasses.replace(SMALL, pool=2500, epochs=6)
-    monkeypatch.setattr("policies.learning.detection.network.Detection", lambda: quick)
+    monkeypatch.setattr("policies.learning.detection.pictures.WORLDS", 16)  # all that are under way are watched
+    quick = dataclasses.replace(SMALL, pool=1200, batch_size=64, epochs=6)
+    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: quick)
     threads = torch.get_num_threads()
-    train_detector.main([f"out={tmp_path / 'd.onnx'}", "total_steps=7500", "games=8"])
+    camera = [f"{name}={value}" for name, value in CAMERA.items()]
+    train_detector.main([f"out={tmp_path / 'd.onnx'}", "total_steps=3600", "games=8", *camera])
     torch.set_num_threads(threads)
     said = capsys.readouterr().out
     assert "as errors of task.perception=detector:" in said and "turning 3 to 6 rad/s" in said

@@ -26,6 +26,7 @@ def make_vec(num_envs=6, name="quad_hover", **kwargs):
     return gymnasium.make_vec(f"sim2metal/{name}-v0", num_envs, vectorization_mode="vector_entry_point", **kwargs)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("observation", sim.gym.OBSERVATIONS)
 @pytest.mark.parametrize("name", sorted(tasks.TASKS))
 def test_gymnasium_checks_pass(name, observation):

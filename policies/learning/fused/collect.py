@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused.network import Perceptron, Scratch, vectors
-from policies.learning.fused.rollout import Flight, Progress, Seen, exploration, play
+from policies.learning.fused.rollout import Course, Flight, Pilot, Progress, Seen, exploration, play
 from policies.learning.fused.surrogate import Scale, samples_of
 from policies.learning.fused.work_queue import WorkQueue
 from sim.engines.flight.episodes import Rows
@@ -111,18 +111,12 @@ class Rollouts:
 
     def flight(self, actor: Perceptron, scale: Scale, std: Array, squashed: bool = False) -> Flight:
         """What all flights of an actor read and write; `std` and `squashed` as `play` has them."""
-        return Flight(
-            *(self.blocks, self.horizon, self.rows, self.seen, self._spare, SPARE, self._known, self.progress),
-            samples=self.samples,
-            widths=self.widths,
-            actor=actor.net,
-            scale=scale,
-            std=std,
-            squashed=squashed,
-            low=self._low,
-            half=self._half,
-            explore=self.explore,
+        course = Course(self.blocks, self.horizon, self.seen, self._spare, SPARE, self._known, self.progress)
+        pilot = Pilot(
+            *(self.samples, self.widths, actor.net, scale, std, squashed),
+            *(self._low, self._half, self.explore),
         )
+        return Flight(self.rows, course, pilot)
 
     def collect(
         self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, queue: WorkQueue, squashed: bool = False

@@ -191,17 +191,21 @@ def _remembered(state, rows, place, lane, out):
         out[STATE_ROWS + PARAMETER_ROWS + k] = rows.world.actuators.arrived[place, k, lane]
 
 
-class Flight(NamedTuple):
-    """All that a rollout reads and writes."""
+class Course(NamedTuple):
+    """Through what rows fly, and how far they are."""
 
     blocks: int
     horizon: int
-    rows: Rows
     seen: Seen
     episodes: Episodes
     spare: int  # of them per block
     known: Array  # (n, horizon + 1, k): what no engine knows, of the episodes that go on, or (n, 1, k) if it stays
     progress: Progress
+
+
+class Pilot(NamedTuple):
+    """Who flies them, and where that is written down."""
+
     samples: Samples
     widths: tuple[int, int]  # vectors of what actor and critic see
     actor: Net
@@ -213,20 +217,32 @@ class Flight(NamedTuple):
     explore: Exploration
 
 
+class Flight(NamedTuple):
+    """All that a rollout reads and writes.
+
+    In three parts, which compiled code takes once: the compiler's work grows with the square of a tuple's size.
+    """
+
+    rows: Rows
+    course: Course
+    pilot: Pilot
+
+
 @kernel
 def play(queue, leads, flight, scratch):
     """Fly blocks to the end of the rollout, or until episodes are used up; False where a helper has failed.
 
     Whoever `leads` publishes them, flies what nobody else does, and waits for the others.
     """
-    flight, scratch = borrowed((flight, scratch))
-    horizon, rows, seen, episodes, spare = flight.horizon, flight.rows, flight.seen, flight.episodes, flight.spare
-    known, progress, samples, actor, scale = flight.known, flight.progress, flight.samples, flight.actor, flight.scale
-    std, squashed, low, half, explore = flight.std, flight.squashed, flight.low, flight.half, flight.explore
+    rows, course, pilot = borrowed(flight.rows), borrowed(flight.course), borrowed(flight.pilot)
+    scratch, total, horizon, seen = borrowed(scratch), course.blocks, course.horizon, course.seen
+    episodes, spare, known, progress = course.episodes, course.spare, course.known, course.progress
+    samples, actor, scale, std, squashed = pilot.samples, pilot.actor, pilot.scale, pilot.std, pilot.squashed
+    low, half, explore = pilot.low, pilot.half, pilot.explore
     world = rows.world
     count, actions, kinds = len(rows.limit), len(low), len(world.places) if known.shape[1] > 1 else 0
     rest = rooms(world)
-    seen_width, judged_width = flight.widths
+    seen_width, judged_width = pilot.widths
     wide = seen.features + len(seen.hidden) + len(seen.terms)
     made, shown = np.zeros((wide, LANES), np.float32), np.zeros((seen.features, LANES), np.float32)
     log = np.zeros((seen.measured + actions, LANES), np.float32)
@@ -235,12 +251,12 @@ def play(queue, leads, flight, scratch):
     every = np.arange(actions)
     stride = -(-actions // LANES)
     if leads:
-        publish(queue, FLIGHT, flight.blocks)
+        publish(queue, FLIGHT, total)
     while True:
         k = claim(queue, FLIGHT)
         if k < 0:
-            return finished(queue, flight.blocks) if leads else True
-        place = (k % 2) * ((flight.blocks + 1) // 2) + k // 2  # neighbours share lines of the cache
+            return finished(queue, total) if leads else True
+        place = (k % 2) * ((total + 1) // 2) + k // 2  # neighbours share lines of the cache
         table = block(world.table, place, world.table.shape[1])
         past = block(world.orders.past, place, world.orders.past.shape[1])
         sensed = block(world.sensors.arrived, place, world.sensors.arrived.shape[1])

@@ -8,6 +8,7 @@ kernel loops over blocks, takes each as a (rows, LANES) array (`block`), and com
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -65,7 +66,7 @@ def kernel(function: Any) -> Any:
 
     Of processes that want it at the same time one compiles it, and the others take it from the disk.
     """
-    made = njit(cache=True, nogil=True, **OPTIONS)(function)
+    made = njit(cache=True, nogil=True, no_cfunc_wrapper=True, **OPTIONS)(function)
     if hasattr(made, "compile"):  # NUMBA_DISABLE_JIT=1 leaves the function as it is
         made.compile = _one_by_one(made.compile, f"{function.__module__}.{function.__qualname__}")
     return made
@@ -119,14 +120,30 @@ def _locked(name: str) -> Iterator[None]:
 
 def part(function: Any) -> Any:
     """Compile a large building block, called by kernels that are compiled once."""
-    return njit(**OPTIONS)(function)
+    return _building_block(function, OPTIONS)
 
 
 def inlined(function: Any) -> Any:
     """Compile a building block that disappears into its caller. Also callable from CUDA kernels."""
     if config.ENABLE_CUDASIM:  # Numba's CUDA simulator runs kernels, and all they call, as plain Python
         return function
-    return njit(forceinline=True, **OPTIONS)(function)
+    return _building_block(function, {"forceinline": True, **OPTIONS})
+
+
+def _building_block(function: Any, options: dict[str, Any]) -> Any:
+    """Compile for callers that are compiled, without what calls from Python or C need, a seventh of the time.
+
+    Whoever calls it from Python gets another one, that is compiled whole.
+    """
+    made = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
+    if hasattr(made, "overloads"):  # NUMBA_DISABLE_JIT=1 leaves the function as it is
+        whole = functools.cache(lambda: njit(**options)(function))
+
+        def added(result: Any) -> None:
+            made.overloads[tuple(result.signature.args)] = result  # and not to what calls from Python look up
+
+        made.add_overload, made._compile_for_args = added, lambda *_: whole()
+    return made
 
 
 @intrinsic
@@ -169,7 +186,7 @@ def borrowed(typing_context, value):
     return value(value), generate
 
 
-@njit(forceinline=True)
+@functools.partial(_building_block, options={"forceinline": True})
 def block(array, index, rows):
     """array[index] as a (rows, LANES) array; pass `rows` as a module constant so that the compiler knows every
     stride.
@@ -177,7 +194,7 @@ def block(array, index, rows):
     return carray(_pointer(array, index), (rows, LANES))
 
 
-@njit(forceinline=True)
+@functools.partial(_building_block, options={"forceinline": True})
 def run(array, index):
     """Sixteen numbers of array (LANES * blocks,) as a (1, LANES) array."""
     return carray(_pointer(array, index * LANES), (1, LANES))

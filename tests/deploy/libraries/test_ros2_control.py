@@ -189,6 +189,7 @@ def places_of(flown):
     return {r.signal.name: [next(names) for _ in range(r.signal.size if r.interfaces else 0)] for r in rows}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_guard_decides_as_deploys_guard_whatever_comes(fly, builds, seed):
     """Random numbers that are not finite, out of range or forbidden, interfaces that nobody can read, late updates."""

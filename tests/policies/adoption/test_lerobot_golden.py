@@ -55,8 +55,9 @@ def test_plans_are_the_librarys(name, tmp_path):
     assert np.ptp(actions, axis=0).min() > 1e-3  # what it sees matters
 
 
-# Of diffusion test_lerobot.py compares a file with its planner, and the test above the planner with the library.
-@pytest.mark.parametrize("name", ["act", pytest.param("diffusion", marks=pytest.mark.long)])
+# test_lerobot.py compares files of both kinds with their planners, and the test above the planners with the library.
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["act", "diffusion"])
 def test_a_policy_file_commands_what_the_library_did(name, tmp_path, monkeypatch):
     actions, noise = unpacked(name, tmp_path / name)
     if noise is not None:

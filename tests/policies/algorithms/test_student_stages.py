@@ -1,6 +1,7 @@
 """Who learns before a student does: who looks for it, and the detector by which it sees."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from policies.algorithms import LearningError
 from policies.algorithms.student import Student, StudentConfig
 from policies.algorithms.student.gaze import Gaze
-from policies.learning.detection.network import Detection, DetectorNetwork
+from policies.learning.detection.network import DetectorNetwork
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.gru import Gru
@@ -18,7 +19,9 @@ from sim.tasks import make
 from tests.policies import resumed
 from tests.policies.algorithms.test_student import SMALL, chasing
 from tests.policies.resumed import same
+from tests.policies.test_detector import SMALL as OF_PICTURES
 
+EYES = dataclasses.replace(OF_PICTURES, pool=3000, batch_size=64, epochs=2)
 FEW = {**SMALL, "network": "gru", "total_steps": 16 * 8 * 6, "gaze_steps": 1024 * 32, "mirrors": False}
 
 
@@ -31,7 +34,7 @@ def teacher(tmp_path):
 def quick(monkeypatch):
     monkeypatch.setattr("policies.algorithms.student.eyes.GAMES", 16)
     monkeypatch.setattr("policies.algorithms.student.practice.CRITIC_ALONE", 1)
-    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: Detection(pool=3000, batch_size=64))
+    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: EYES)
 
 
 def student(teacher, perception="pixels", **settings):

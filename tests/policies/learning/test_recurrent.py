@@ -177,6 +177,7 @@ def test_before_a_step_nothing_has_diverged():
     assert [metrics["kl"] for metrics in told[1:]] == pytest.approx([0.0] * 3, abs=1e-6)
 
 
+@pytest.mark.long  # 12 s to compile what helps in flight; test_ppo.py and test_student.py say it of each half of that
 def test_threads_change_no_result():
     one, two = (learner(num_envs=64, threads=threads) for threads in (1, 2))
     assert run(one, 2) == run(two, 2)

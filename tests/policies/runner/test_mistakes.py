@@ -25,6 +25,12 @@ def where(old, new):
     raise AssertionError(f"no algorithm has a setting {new!r}")
 
 
+def test_every_new_name_is_a_setting_where_the_old_one_is_none():
+    for old, new in PAIRS:
+        where(old, new)  # or fails
+
+
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=[" -> ".join(pair) for pair in PAIRS])
 def test_an_old_name_gives_a_short_error_with_the_new_one(monkeypatch, capsys, old, new):
     algorithm, prefix = where(old, new)

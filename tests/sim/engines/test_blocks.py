@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from numba import config
+from numba import config, njit
 
+from sim.engines.vector import blocks
 from sim.engines.vector.blocks import WAIT, _locked
 
 MODULE = """
@@ -76,3 +77,19 @@ def test_a_wait_that_is_no_number_is_named(tmp_path: Path):
 def test_without_a_compiler_kernels_are_plain_functions(tmp_path: Path):
     with wanting(tmp_path, NUMBA_DISABLE_JIT="1") as process:
         assert told(process) == ["10.0"]
+
+
+def test_who_calls_a_building_block_from_python_gets_it_whole():
+    """Also with types for which compiled code has called it before."""
+
+    @blocks.inlined
+    def half(x):
+        return 0.5 * x
+
+    @blocks.part
+    def twice(x):
+        return half(x) + half(x)
+
+    called = njit(lambda x: twice(x))
+    assert called(3.0) == twice(3.0) == 2.0 * half(3.0) == 3.0
+    assert half(5) == 2.5
