@@ -20,6 +20,9 @@ PPO: dict[str, Any] = {
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
+# What a car is like shows over time, so its driver remembers; by a perceptron and 3 M steps "reality" took 8.45 s a lap,
+# by 9 M steps 8.25, with a memory and 3 M 8.65.
+ROBUST_PPO: dict[str, Any] = {"task.told": True, "algorithm.network": "gru", "algorithm.total_steps": 9_000_000}
 APG: dict[str, Any] = {
     "algorithm.network": "mlp",
     "algorithm.hidden": [64, 64],
