@@ -134,7 +134,9 @@ class Alone(OnlineFinetuning):
         eyes = self.cloning.seeing
         if eyes is not None and not eyes.finished:
             base = self.cloning.config
-            elsewhere = replace(base, demonstrations=eyes.config.demonstrations, episodes=eyes.config.episodes)
+            elsewhere = replace(
+                base, **{name: getattr(eyes.config, name) for name in ("demonstrations", "episodes", "corruption")}
+            )
             shown = demonstrated(self.task, elsewhere, stream(self.seed, EYES))
             for metrics in eyes.learn(shown, self.rewards, base.horizon):
                 yield {"progress": 0.2 * eyes.done / eyes.config.offline_updates, "env_steps": 0.0, **metrics}

@@ -3,6 +3,10 @@
 Actor, critics and values learn from recordings alone, see `policies.learning.offline`, and what they ask of pictures
 trains the encoder. They are not used any further: whoever practises sees the numbers that the encoder makes of
 pictures, and keeps those in memory in the place of pictures.
+
+Slow laps say little of what a picture shows: values differ little along them. With `auxiliary` a perceptron must also
+tell from the encoder's numbers what is privileged (how far walls are, say), which only recordings of a simulator, or of
+a better equipped robot, have.
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.algorithms import LearningError
 from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, executed
 from policies.learning.chunk_rollout import ChunkRewards, Transition
 from policies.learning.demonstrations import Demonstrations
 from policies.learning.encoders import SHARP, Encoders
-from policies.learning.networks import Normalizer, Stateful
+from policies.learning.networks import Normalizer, Stateful, mlp
 from policies.learning.offline import Pretraining, offline
 from policies.learning.online import transitions
 from policies.models.vision import EncoderConfig
@@ -35,6 +40,8 @@ class EyesConfig(Pretraining):
     pretrain: str = "iql"
     demonstrations: str = ""  # folder of a dataset; without one the task's expert shows, where practice never is
     episodes: int = 20
+    corruption: float = 0.0  # of the expert who shows: pictures from beside the way, too
+    auxiliary: float = 0.0  # weight of the loss by which what is privileged follows from what eyes find
     batch_size: int = 64
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     learning_rate: float = 5e-4
@@ -44,6 +51,8 @@ class EyesConfig(Pretraining):
         super().__post_init__()
         if self.episodes < 1 or self.batch_size < 1:
             raise ValueError(f"needs episodes >= 1 and batch_size >= 1, got {self.episodes} and {self.batch_size}")
+        if self.corruption < 0.0 or self.auxiliary < 0.0:
+            raise ValueError(f"corruption and auxiliary must be at least 0, got {self.corruption} and {self.auxiliary}")
 
 
 @dataclass
@@ -51,6 +60,7 @@ class Record:
     """What was recorded: numbers, normalised (n, m), and pictures by name; and transitions between these moments."""
 
     measured: Tensor
+    privileged: Tensor  # (n, p), normalised; none without `auxiliary`
     pictures: dict[str, Tensor]
     first: Tensor  # (k,) moments
     after: Tensor
@@ -60,7 +70,7 @@ class Record:
 class Eyes(Stateful):
     """An encoder of a task's pictures, and who learns with it for chunks of `size` numbers."""
 
-    state_parts = ("encoders", "usual", "training", "critics", "offline", "optimizer")
+    state_parts: tuple[str, ...] = ("encoders", "usual", "training", "critics", "offline", "optimizer")
     state_values = ("done",)
 
     def __init__(self, task: Task, config: EyesConfig, size: int, generator: torch.Generator) -> None:
@@ -74,6 +84,15 @@ class Eyes(Stateful):
         self.critics = Critics(own, observed + size, generator, own.critics)
         self.offline = offline(config, self.training, self.critics, generator)
         self.optimizer = torch.optim.Adam(self.encoders.parameters(), config.learning_rate, fused=True)
+        self.known = task.privileged if config.auxiliary else ()
+        if config.auxiliary:
+            if not self.known:
+                raise ValueError(f"{task.name} knows nothing privileged: set eyes.auxiliary=0")
+            size = spec.size(self.known)
+            self.likely = Normalizer(size)
+            self.telling = mlp([self.encoders.size, *config.hidden, size], generator)
+            self.optimizer.add_param_group({"params": [*self.telling.parameters()]})
+            self.state_parts += ("likely", "telling")
         self.done = 0  # updates
 
     @property
@@ -109,7 +128,21 @@ class Eyes(Stateful):
         value = torch.tensor([[t.value] for t in made], dtype=torch.float32)
         pictures = {name: torch.from_numpy(some) for name, some in shown.pictures.items()}
         measured = self.usual(torch.from_numpy(shown.observation))
-        return Record(measured, pictures, first, after, {**executed(made), "value": value})
+        privileged = self._privileged(episodes) if self.known else measured[:, :0]
+        return Record(measured, privileged, pictures, first, after, {**executed(made), "value": value})
+
+    def _privileged(self, episodes: Sequence[Episode]) -> Tensor:
+        """What only recordings know (n, p), normalised. LearningError where they do not know it."""
+        for episode in episodes:
+            if missing := [s.name for s in self.known if s.name not in episode.signals]:
+                raise LearningError(
+                    f"demonstration {episode.number} does not tell {', '.join(missing)}, by which eyes learn: set "
+                    "algorithm.base.eyes.auxiliary=0, or take other data"
+                )
+        told = torch.from_numpy(np.concatenate([spec.pack(self.known, episode.signals) for episode in episodes]))
+        if self.done == 0:
+            self.likely.update(told)
+        return self.likely(told)
 
     def _update(self, record: Record) -> dict[str, Tensor]:
         """One of those who learn, and one of the encoder along what their losses ask of its numbers together."""
@@ -123,7 +156,13 @@ class Eyes(Stateful):
         metrics = self.offline.update({**batch, "w": batch["chunk"]})
         assert x.grad is not None
         self.optimizer.zero_grad()
-        looked.backward(x.grad[:, -looked.shape[1] :])
+        asked = x.grad[:, -looked.shape[1] :]
+        if self.known:
+            missed = (self.telling(looked) - record.privileged[record.first[some]]).square().mean()
+            metrics = {**metrics, "untold": missed.detach()}
+            torch.autograd.backward([looked, self.config.auxiliary * missed], [asked, None])
+        else:
+            looked.backward(asked)
         self.optimizer.step()
         return metrics
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
+from policies.algorithms import LearningError
 from policies.algorithms.rlif import RlifConfig
 from policies.algorithms.rlpd import Rlpd, RlpdConfig, SeenConfig
 from policies.evaluate import evaluate
@@ -69,7 +70,7 @@ def constants(path):
 
 
 def test_it_continues_exactly():
-    eyes = dataclasses.replace(EYES, pretrain="calql", offline_updates=101, batch_size=4)
+    eyes = dataclasses.replace(EYES, pretrain="calql", offline_updates=101, batch_size=4, auxiliary=0.5)
     config = dataclasses.replace(
         TINY, base=dataclasses.replace(TINY.base, eyes=eyes), total_steps=40, warmup_episodes=1
     )
@@ -106,6 +107,33 @@ def test_the_encoder_follows_what_is_asked_of_its_numbers():
     torch.testing.assert_close(looked, asked[0]["x"][:, 2:].detach())
     wanted = torch.autograd.grad((looked @ direction[2:]).sum(), [*eyes.encoders.parameters()])
     torch.testing.assert_close(found, [*wanted])
+
+
+def test_eyes_learn_to_tell_what_is_privileged():
+    class Silent:
+        def update(self, batch):
+            (0.0 * batch["x"].sum()).backward()
+            return {"loss": torch.zeros(())}
+
+    for auxiliary in (0.0, 1.0):
+        eyes = dataclasses.replace(EYES, offline_updates=200, auxiliary=auxiliary, learning_rate=3e-3)
+        learner = Rlpd(ToySight(), dataclasses.replace(TINY, base=dataclasses.replace(TINY.base, eyes=eyes)), 0)
+        learner.cloning.seeing.offline, before = Silent(), weights(learner)
+        rows = [row for row in learner.run.begin() if "loss" in row]
+        moved = any(not torch.equal(a, b) for a, b in zip(before, weights(learner), strict=True))
+        assert moved == bool(auxiliary)
+    assert rows[-1]["untold"] < min(0.5, rows[0]["untold"])
+
+
+def test_recordings_that_do_not_tell_it_are_refused():
+    eyes = dataclasses.replace(EYES, auxiliary=1.0)
+    learner = Rlpd(ToySight(), dataclasses.replace(TINY, base=dataclasses.replace(TINY.base, eyes=eyes)), 0)
+    shown = learner.run.demonstrations
+    blind = [dataclasses.replace(e, signals={k: v for k, v in e.signals.items() if k != "goal"}) for e in shown]
+    with pytest.raises(LearningError, match="does not tell goal, by which eyes learn: set .*eyes.auxiliary=0"):
+        next(learner.cloning.seeing.learn(blind, learner.run.rewards, 1))
+    with pytest.raises(ValueError, match="auxiliary must be at least 0"):
+        EyesConfig(auxiliary=-1.0)
 
 
 def test_an_action_goes_on_from_the_one_before():
