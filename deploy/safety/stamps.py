@@ -18,6 +18,7 @@ WINDOW = 30  # s in which something came, of which the smallest offset counts: c
 LATE_S = 1.0  # s by which a stamp may go back: a message that others have overtaken
 AHEAD_S = 1.0  # s by which a stamp may be ahead of all before: a queue that was there from the beginning empties
 AGREE = 3  # stamps in a row after which another time is believed: somebody has set the clock, or has rebooted
+IGNORED = "such messages are ignored"
 
 
 def clock() -> float:
@@ -56,8 +57,8 @@ class SenderClock:
     def delay(self, stamp: Any, arrived: float) -> float | None:
         """How long (s) a message that arrived at `arrived` (s) has waited, at least. None: it is no news.
 
-        That is: repeated, overtaken by others, or of a time that others have to confirm. Messages without a usable
-        stamp count as sent when they arrived.
+        That is: repeated, overtaken by others, of a time that others have to confirm, or without a usable stamp where
+        the sender had such before. Of a sender that never had, messages count as sent when they arrived.
         """
         if type(stamp) is not int or not 0 <= stamp < self.span:
             return self._unstamped("has no time stamps")
@@ -84,9 +85,11 @@ class SenderClock:
     def _base(self) -> float:
         return min(least for _, least in self._least)
 
-    def _unstamped(self, what: str) -> float:
-        self.trouble = self.trouble or f"{what}: its age counts from its arrival"
-        return 0.0
+    def _unstamped(self, what: str) -> float | None:
+        """Its arrival counts only where no stamps ever did: what stands still or comes twice would pass as new."""
+        known = self._fits >= AGREE
+        self.trouble = self.trouble or f"{what}: {IGNORED if known else 'its age counts from its arrival'}"
+        return None if known else 0.0
 
     def _begin(self, stamp: int, arrived: float) -> float:
         self._newest, self._ticks, self._fits = stamp, 0, 1
@@ -115,7 +118,7 @@ class SenderClock:
                 return self._unstamped("has time stamps that make no sense")
         rebooted = stamp * self.tick <= arrived - self._arrived + LATE_S  # it counts from when it was switched on
         if ahead < 0.0 and not rebooted and self._fits >= AGREE:
-            self.trouble = self.trouble or "has time stamps of long ago: such messages are ignored"
+            self.trouble = self.trouble or f"has time stamps of long ago: {IGNORED}"
             return None
         self._strange.clear()
         delay = self._begin(*run[0])

@@ -165,6 +165,19 @@ def test_stamps_that_make_no_sense_are_given_up():
     assert clock.trouble == "has time stamps that make no sense: its age counts from its arrival"
 
 
+@pytest.mark.parametrize("form", [CRAZYFLIE, BOOT, MICROSECONDS])
+@pytest.mark.parametrize(
+    "old", [[1000] * 60, [1000 + 10 * (k // 2) for k in range(60)], [0] * 60, [None] * 60, [-1, 1 << 64, "now"] * 20]
+)
+def test_a_sender_that_had_a_clock_is_not_believed_without_it(form, old):
+    """One old message again and again, each of them twice, or no stamps: nothing of that is new."""
+    clock, _ = delays(form, round(100.0 / form[0]), through_a_queue([0.0] * 100))
+    found = [clock.delay(stamp, FIRST + (100 + k) * PERIOD) for k, stamp in enumerate(old)]
+    assert found == [None] * 60 and "such messages are ignored" in clock.trouble
+    went_on = [clock.delay(stamp_of(form, 0, 101.6 + k * PERIOD), FIRST + 1.6 + k * PERIOD) for k in range(50)]
+    assert went_on == pytest.approx([0.0] * 50, abs=2e-3)
+
+
 def test_a_clock_that_is_set_is_followed_forward_only():
     clock = SenderClock(*MICROSECONDS)
     for k in range(100):
