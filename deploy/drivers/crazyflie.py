@@ -30,6 +30,7 @@ from deploy.drivers import Entered, Reading
 from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
+from deploy.safety.stamps import waits
 from sim.robots import robot as airframe
 from sim.rotations import rotation_matrix
 from sim.spec import Group, Signal
@@ -324,7 +325,7 @@ class Crazyflie(Entered):
         self._held = not self.link.tell(ITS_OWN, confirmed=heard) and heard
         if math.isinf(self._lands_at):
             self._lands_at = self.link.clock() + HOLD_S
-            self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
+            self._notes += [*waits(self.link.age() - self.link.silence()), f"held for {HOLD_S:g} s {BY_GUARD}"]
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""

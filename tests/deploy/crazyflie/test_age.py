@@ -106,7 +106,7 @@ def test_without_stamps_their_arrival_counts_and_the_report_says_so(policy: Poli
         vehicle.hears(0.3)
         assert vehicle.step().age["position"] == 0.0 and vehicle.guard.verdict[0] == PASS
     assert vehicle.driver.report() == [
-        f"its log block {name} has no time stamps: its age counts from its arrival" for name in blocks(True)
+        f"its log block {name} had no time stamps: its age counted from its arrival" for name in blocks(True)
     ]
 
 
@@ -121,6 +121,11 @@ def test_of_a_simulator_slower_than_the_clock_the_arrival_counts_where_it_is_tol
         most = max(most, vehicle.step().age["position"])
     assert most == (pytest.approx(1.0, abs=0.01) if believed else 0.0)
     assert (REASONS[vehicle.guard.latched[0]] == "stale signal") == believed
+    vehicle.link.client, vehicle.link.tell = MagicMock(), lambda values, confirmed=True: ""  # type: ignore[method-assign]
+    vehicle.driver._airborne = True
+    vehicle.driver.hand_back()
+    said = "messages had waited for 1.00 s by their time stamps; a slower simulator needs stamps=false"
+    assert (said in vehicle.driver.report()) == believed
 
 
 PARAMETERS = ["stabilizer.controller", "motorPowerSet.enable"]
