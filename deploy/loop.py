@@ -31,8 +31,6 @@ PATIENCE = 10.0  # s in which signals must have become good
 LEAST_PATIENCE = 0.1  # s that a step of the policy may take, however short the period: machines have hiccups
 PATIENCE_TO_STOP = 1.0  # s in which the control thread must leave its step when the flight is interrupted
 OFF_S = 0.5  # s for which every robot is off, after which a flight without an end of its own is over
-
-
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -90,9 +88,7 @@ class Record:
     interventions: dict[str, int] = field(default_factory=dict)  # robot steps, by reason
     recovery: dict[str, int] = field(default_factory=dict)  # how often robots were stuck, crashed, freed, lost
     pictures: list[str] = field(default_factory=list)  # what was wrong with them, in real time
-    stopped: NDArray[np.int8] = field(
-        default_factory=lambda: np.zeros(0, np.int8)
-    )  # per robot: index into guard.REASONS
+    stopped: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))  # by robot, of guard.REASONS
 
     @property
     def missed(self) -> int:
@@ -251,10 +247,8 @@ class _Flight:
             reading = driver.read()
             seen_at = pace.clock()
             seen = guard.screen(reading.signals, reading.age)
-            wanted = self._wanted(seen) if real_time else self.policy.step(seen)
+            wanted = self._wanted(seen) if real_time else self._step(seen)
             sent = guard.filter(wanted, reading.override, pace.clock() - seen_at if real_time else 0.0)
-            if guard.recovery and not self.watch.lost:
-                guard.recovery.hand_back(self.policy)
             with self.watch.turn() as ours:
                 if not ours:  # the flight was interrupted, and the driver is being stopped
                     return
@@ -273,13 +267,19 @@ class _Flight:
                 if missed > 0.0:
                     record.late.append(missed)
 
+    def _step(self, signals: Arrays) -> Arrays:
+        """The policy's commands, once it has begun anew with robots that it gets back."""
+        if self.guard.recovery:
+            self.guard.recovery.hand_back(self.policy)
+        return dict(self.policy.step(signals))
+
     def _wanted(self, signals: Arrays) -> Arrays:
         """The policy's commands; in real time a policy that fails does not end the flight, which the guard does."""
         if self.watch.lost:
             return self._nothing
         self.watch.begin()
         try:
-            wanted: Arrays = dict(self.policy.step(signals))
+            wanted = self._step(signals)
         except Exception as error:  # whatever a stranger's policy, its server or its chip raises
             self.watch.end()
             self._note(f"{type(error).__name__}: {error}")

@@ -34,7 +34,7 @@ from deploy.trust.text import printable
 LONGEST = 1e6  # s of a flight: more is a mistake
 MOST_BLENDED = 1000  # control steps
 PATIENCE_S = 3.0  # without a first control step, after which the user is told why
-GETTING_READY = "getting ready; a first run compiles kernels for up to a minute, later ones find them ..."
+GETTING_READY = "getting ready; it may be compiling kernels, for up to a minute; later runs find them ..."
 
 
 @dataclass

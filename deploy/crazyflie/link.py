@@ -212,6 +212,21 @@ class Link:
                     return float(struct.unpack(form, self._echo[identity])[0])
         raise LinkError(f"{self.uri}: {name} could not be written: no answer")
 
+    def tell(self, values: Mapping[str, float], confirmed: bool = True) -> str:
+        """Write parameters, all of them at once: echoes may wait in a queue, and the vehicle must not wait for them.
+
+        Then, `confirmed`, one by one until it answers. Why one was not answered; empty: all were.
+        """
+        trouble = ""
+        for name, value in values.items():
+            self.send(name, value)
+        for name, value in values.items() if confirmed else ():
+            try:
+                self.write(name, value)
+            except LinkError as error:
+                trouble = str(error)
+        return trouble
+
     def wait(self, holds: Callable[[], bool], deadline: float, again: Callable[[], object] | None = None) -> bool:
         """Wait until a condition on what is logged holds; meanwhile call `again` every 0.2 s. False: it never did."""
         end, due = self.clock() + deadline, self.clock()

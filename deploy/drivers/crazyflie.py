@@ -30,6 +30,7 @@ from deploy.drivers import Entered, Reading
 from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
+from deploy.safety.stamps import waits
 from sim.robots import robot as airframe
 from sim.rotations import rotation_matrix
 from sim.spec import Group, Signal
@@ -41,6 +42,7 @@ COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
+ITS_OWN = {"stabilizer.controller": PID, "motorPowerSet.enable": 0}  # it flies by itself
 CLIMB, STALE = 0.4, 0.1  # m/s, of take-off and landing; s
 PATIENCE, IDLE = 10, 0.5  # steps in a row with zeros, after which it lands; s that the policy on board may not fly for
 BY_GUARD = "by the guard"  # why it lands
@@ -313,19 +315,17 @@ class Crazyflie(Entered):
 
     def _hold(self) -> None:
         """Back to the vehicle's PID controller, which brakes and stays. Its answer is waited for while it is heard."""
-        self._held = self.link.silence() <= STALE
-        tell: Callable[[str, float], object] = self.link.write if self._held else self.link.send
+        heard = self.link.silence() <= STALE
         here = np.array(self._vector("stateEstimate.", "x", "y", "z"))
         speed = np.array(self._vector("stateEstimate.", "vx", "vy", "vz"))
         self.link.client.commander.send_notify_setpoint_stop()
         rotation = self._rotation()
         yaw = math.atan2(rotation[3], rotation[0])  # as it is
         self.link.client.high_level_commander.go_to(*stopping_place(here, speed).tolist(), yaw, HOLD_S / 2.0)
-        tell("stabilizer.controller", PID)
-        tell("motorPowerSet.enable", 0)
+        self._held = not self.link.tell(ITS_OWN, confirmed=heard) and heard
         if math.isinf(self._lands_at):
             self._lands_at = self.link.clock() + HOLD_S
-            self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
+            self._notes += [*waits(self.link.age() - self.link.silence()), f"held for {HOLD_S:g} s {BY_GUARD}"]
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""
@@ -343,8 +343,10 @@ class Crazyflie(Entered):
             link.client.high_level_commander.land(ground, seconds, yaw=None)
 
         land()  # first somewhere to go, then nobody else at the motors
-        link.write("stabilizer.controller", PID)
-        link.write("motorPowerSet.enable", 0)
+        if trouble := link.tell(ITS_OWN):
+            if link.silence() > STALE:
+                raise LinkError(trouble)
+            self._notes.append(trouble)
         link.wait(lambda: link.value("stateEstimate.vz") < -0.05, 1.0, land)
         down = link.wait(lambda: link.value("stateEstimate.z") - ground < 0.03, seconds + 3.0)
         self._notes.append("landed" if down else "did not reach the ground in time; the motors were stopped")

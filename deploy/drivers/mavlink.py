@@ -24,6 +24,7 @@ from deploy.mavlink.link import Link, MavlinkError
 from deploy.mavlink.settings import Settings
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S
+from deploy.safety.stamps import waits
 from sim.robots import robot as airframe
 from sim.spec import ANY_ROBOT
 
@@ -255,7 +256,8 @@ class Mavlink(Entered):
         if math.isinf(self._lands_at):
             self._lands_at, self._ours = now + HOLD_S, False
             link.answers.pop(px4.SET_MODE, None)
-            self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
+            waited = link.age(*self._state) - link.silence(*self._state)
+            self._notes += [*waits(waited), f"held for {HOLD_S:g} s {BY_GUARD}"]
         offboard = link.mode == px4.OFFBOARD
         answer = link.answers.pop(px4.SET_MODE, px4.IN_PROGRESS)
         if answer == px4.ACCEPTED:

@@ -76,6 +76,9 @@ class Planned(PolicyFile):
         self._waits, self._trouble = False, ""
         self._lately: deque[int] = deque([0], RECENT)
 
+    def restart(self, robots: NDArray[np.bool_]) -> None:
+        """Nothing: a plan is of what was seen, with no memory here; the next one is of what is seen by then."""
+
     def prepare(self, signals: Mapping[str, Any]) -> None:
         """The first plan, which is waited for: nothing moves yet. ServerError, also when plans come too late."""
         self.reset(self.n)

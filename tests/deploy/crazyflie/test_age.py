@@ -4,11 +4,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 from deploy import PolicyFile
+from deploy.crazyflie import link as links
 from deploy.crazyflie.blocks import blocks
 from deploy.crazyflie.link import LinkError
 from deploy.crazyflie.simulator.simulation import Simulation
@@ -104,7 +106,7 @@ def test_without_stamps_their_arrival_counts_and_the_report_says_so(policy: Poli
         vehicle.hears(0.3)
         assert vehicle.step().age["position"] == 0.0 and vehicle.guard.verdict[0] == PASS
     assert vehicle.driver.report() == [
-        f"its log block {name} has no time stamps: its age counts from its arrival" for name in blocks(True)
+        f"its log block {name} had no time stamps: its age counted from its arrival" for name in blocks(True)
     ]
 
 
@@ -119,6 +121,61 @@ def test_of_a_simulator_slower_than_the_clock_the_arrival_counts_where_it_is_tol
         most = max(most, vehicle.step().age["position"])
     assert most == (pytest.approx(1.0, abs=0.01) if believed else 0.0)
     assert (REASONS[vehicle.guard.latched[0]] == "stale signal") == believed
+    vehicle.link.client, vehicle.link.tell = MagicMock(), lambda values, confirmed=True: ""  # type: ignore[method-assign]
+    vehicle.driver._airborne = True
+    vehicle.driver.hand_back()
+    said = "messages had waited for 1.00 s by their time stamps; a slower simulator needs stamps=false"
+    assert (said in vehicle.driver.report()) == believed
+
+
+PARAMETERS = ["stabilizer.controller", "motorPowerSet.enable"]
+
+
+class Mute(Vehicle):
+    """It hears at once, but the answers wait for longer than anybody waits for them. `told`: parameters, values."""
+
+    def __init__(self, policy: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(policy)
+        monkeypatch.setattr(links, "ECHO", 1e-4)
+        self.told = list[tuple[str, int]]()
+        self.link.client = client = MagicMock()
+        client.param.toc.get_element_by_complete_name = lambda name: SimpleNamespace(
+            ident=PARAMETERS.index(name), pytype="<B"
+        )
+        client.send_packet = lambda packet: self.told.append((PARAMETERS[packet.data[0]], packet.data[2]))
+        self.link.wait = lambda holds, deadline, again=None: True  # type: ignore[method-assign]
+        self.driver._airborne = self.driver._handed_over = True
+        self.hears(0.0)
+
+
+NOBODY_ELSE = [("stabilizer.controller", 1), ("motorPowerSet.enable", 0)]
+
+
+def test_a_vehicle_whose_answers_wait_is_held_at_once(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):
+    """Not once its first answer has come: until then its motors may be overridden. It is asked until it answers."""
+    vehicle = Mute(policy, monkeypatch)
+    for _ in range(2):
+        vehicle.told.clear()
+        vehicle.driver.hand_back()
+        assert vehicle.told[:2] == NOBODY_ELSE and set(vehicle.told[2:]) == set(NOBODY_ELSE)
+    assert vehicle.driver.report().count("held for 2 s by the guard") == 1
+
+
+def test_a_vehicle_whose_answers_wait_is_landed_at_once(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):
+    vehicle = Mute(policy, monkeypatch)
+    vehicle.driver._land()
+    assert vehicle.told[:2] == NOBODY_ELSE and set(vehicle.told[2:]) == set(NOBODY_ELSE)
+    assert vehicle.driver.report()[-1] == "landed"
+    assert any("could not be written: no answer" in note for note in vehicle.driver.report())
+    vehicle.link.client.high_level_commander.stop.assert_called_once()
+
+
+def test_a_silent_vehicle_is_told_and_left_to_its_watchdogs(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):
+    vehicle = Mute(policy, monkeypatch)
+    vehicle.now += 1.0
+    vehicle.driver.stop()
+    assert vehicle.told[:2] == NOBODY_ELSE
+    assert any("left to its own watchdogs" in note for note in vehicle.driver.report())
 
 
 def test_another_connection_begins_with_another_clock(policy: PolicyFile):

@@ -269,11 +269,12 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
             threading.Thread(target=scf.close_link).start()  # a second each, for cflib
         process.send_signal(signal.SIGINT)
         behind = process.communicate(timeout=30.0)[0]
+    # A machine that was too busy for real time: then it says by how much, and that is all that may be missing.
+    slipped = float(behind.removeprefix("behind the clock: ").split()[0]) if behind else 0.0
     for seen in stamps.values():
         steps = np.diff(seen)  # of the vehicle's clock: none is lost, nor late
-        assert len(seen) > 100 and all(step == 10 or (behind and step > 1e3 * MOST_BEHIND) for step in steps)
-    if behind:  # the machine was too busy for real time: then it says so
-        assert behind.startswith("behind the clock: ")
+        assert len(seen) > 100 and all(step == 10 or step > 1e3 * MOST_BEHIND for step in steps)
+        assert steps.sum() - 10 * len(steps) <= 1e3 * slipped + 6  # both rounded
 
 
 def test_the_command_says_where_it_listens(uri: str):

@@ -256,6 +256,7 @@ def connected(said: dict[str, float], onboard: bool = False) -> Crazyflie:
     driver.link = SimpleNamespace(  # type: ignore[assignment]
         open=lambda _: None,
         write=lambda *_: None,
+        tell=lambda *_: "",
         clock=lambda: 0.0,
         wait=lambda *_: True,
         age=lambda: 0.0,

@@ -126,6 +126,18 @@ def begun(file, blend=0):
     return policy, client
 
 
+def test_a_robot_that_frees_itself_goes_on_with_its_plan(file):
+    """There is nothing here to begin anew with, least of all the state of the file, which plans elsewhere."""
+    policy, _ = scripted(file)
+    signals = {"clock": np.zeros((2, 1), np.float32)}
+    policy.reset(2)
+    policy.prepare(signals)
+    before = policy._plan
+    policy.restart(np.array([False, True]))
+    assert policy._plan is before and policy.step(signals)["due"].shape[0] == 2
+    policy.close()
+
+
 @pytest.mark.timed
 @pytest.mark.waits
 def test_the_loop_goes_on_while_a_plan_is_made(file, monkeypatch):

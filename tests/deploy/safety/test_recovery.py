@@ -1,6 +1,7 @@
 """A vehicle that is stuck: what it notices, what it does, for how long, and that the guard has the last word."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy import replay, run
+from deploy.drivers import Reading
 from deploy.drivers.simulated import Simulated
 from deploy.guard import PASS, SAFE, Guard
 from deploy.loop import run as fly
@@ -23,6 +25,7 @@ from sim.robots import LISTED
 from sim.spec import Signal, size
 from sim.tasks import make
 from tests.deploy.sample_policy import random_gru
+from tests.deploy.test_loop import Clock
 
 RATE = 10.0
 INPUTS = (
@@ -534,6 +537,57 @@ def test_a_policy_with_a_memory_gets_its_robot_back_as_an_episode_begins(tmp_pat
     run.main([f"policy={path}", "driver=simulated", *asked])
     replay.main([f"log={log}"])
     assert capsys.readouterr().out.count("equal, every bit") == 6
+
+
+class Forgetful:
+    """It cannot begin anew."""
+
+    path, robot, rate_hz, inputs, outputs = "forgetful", "bench", RATE, INPUTS, COMMANDS
+
+    def __init__(self):
+        self.asked, self.vectors = 0, SimpleNamespace(inputs=told())
+
+    def reset(self, n=1):
+        pass
+
+    def step(self, signals):
+        return wish()
+
+    def restart(self, robots):
+        self.asked += 1
+        raise IndexError("too many robots")
+
+
+class Still:
+    """A robot that stays where it is."""
+
+    robot, rate_hz, num, steps, done, falls, lands = "bench", RATE, 1, 60, False, False, False
+    signals, commands = INPUTS, COMMANDS
+
+    def __init__(self, real_time):
+        self.real_time = real_time
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def read(self):
+        return Reading(told(), AGE)
+
+    def write(self, commands):
+        pass
+
+
+def test_a_policy_that_fails_to_begin_anew_does_not_end_a_flight_in_real_time():
+    """As when its step fails: it has no command at that control step."""
+    policy, clock = Forgetful(), Clock()
+    record = fly(policy, Still(real_time=True), guarded(), clock=clock, sleep=clock.sleep)
+    assert policy.asked >= 1 and record.steps == Still.steps
+    assert record.trouble == "IndexError: too many robots" and record.interventions["policy failed"] == policy.asked
+    with pytest.raises(IndexError):
+        fly(policy, Still(real_time=False), guarded())
 
 
 def test_who_frees_itself_gets_further(tmp_path):

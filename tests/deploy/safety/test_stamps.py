@@ -154,7 +154,22 @@ def test_garbage_at_first_is_forgotten():
 def test_without_stamps_the_arrival_counts_and_that_is_said(stamp):
     clock = SenderClock(*BOOT)
     assert [clock.delay(stamp, FIRST + k) for k in range(100)] == [0.0] * 100
-    assert clock.trouble == "has no time stamps: its age counts from its arrival"
+    assert clock.trouble == "had no time stamps: its age counted from its arrival"
+
+
+def test_another_connection_begins_without_the_trouble_of_before():
+    clock = SenderClock(*BOOT)
+    clock.delay(0, FIRST)
+    assert clock.trouble
+    clock.reset()
+    assert clock.delay(1000, FIRST + 1.0) == 0.0 and not clock.trouble
+
+
+def test_after_a_stamp_that_was_ahead_ages_are_too_high_for_the_window_and_no_longer():
+    clock = SenderClock(*BOOT)
+    found = [clock.delay(1000 + 10 * k + (800 if k == 100 else 0), FIRST + k * PERIOD) for k in range(4000)]
+    assert found[:101] == pytest.approx([0.0] * 101, abs=1e-6) and found[101:181] == [None] * 80
+    assert max(found[181:]) == pytest.approx(0.8, abs=1e-6) and found[-1] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_stamps_that_make_no_sense_are_given_up():
@@ -162,7 +177,20 @@ def test_stamps_that_make_no_sense_are_given_up():
     nonsense = [(7**k) % ((1 << 61) - 1) << 3 for k in range(40, 240)]
     found = [clock.delay(stamp, FIRST + k * PERIOD) for k, stamp in enumerate(nonsense)]
     assert found[20:].count(0.0) > 150 and set(found) <= {0.0, None}
-    assert clock.trouble == "has time stamps that make no sense: its age counts from its arrival"
+    assert clock.trouble == "had time stamps that made no sense: its age counted from its arrival"
+
+
+@pytest.mark.parametrize("form", [CRAZYFLIE, BOOT, MICROSECONDS])
+@pytest.mark.parametrize(
+    "old", [[1000] * 60, [1000 + 10 * (k // 2) for k in range(60)], [0] * 60, [None] * 60, [-1, 1 << 64, "now"] * 20]
+)
+def test_a_sender_that_had_a_clock_is_not_believed_without_it(form, old):
+    """One old message again and again, each of them twice, or no stamps: nothing of that is new."""
+    clock, _ = delays(form, round(100.0 / form[0]), through_a_queue([0.0] * 100))
+    found = [clock.delay(stamp, FIRST + (100 + k) * PERIOD) for k, stamp in enumerate(old)]
+    assert found == [None] * 60 and "such messages were ignored" in clock.trouble
+    went_on = [clock.delay(stamp_of(form, 0, 101.6 + k * PERIOD), FIRST + 1.6 + k * PERIOD) for k in range(50)]
+    assert went_on == pytest.approx([0.0] * 50, abs=2e-3)
 
 
 def test_a_clock_that_is_set_is_followed_forward_only():
