@@ -19,7 +19,7 @@ from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
-from deploy.codegen.structs import check_limits, limited
+from deploy.codegen.structs import check_limits, clipped, limited
 from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -183,7 +183,10 @@ def _row(values: Iterable[NDArray[Any]], kinds: Iterable[str]) -> str:
 
 
 def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
-    """Commands and states (steps, *shape) for the file's test vectors, flown on, with weights stored in this format."""
+    """Commands and states (steps, *shape) for the file's test vectors, flown on, with weights stored in this format.
+
+    Commands keep to their limits, as in C.
+    """
     kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
     states = {s.name: s.initial[None] for s in policy.state}
     steps = []
@@ -192,7 +195,7 @@ def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, An
         made = run(graph, feeds | {f"state.{name}": value for name, value in states.items()}, form.stored)
         states = {name: made[f"next_state.{name}"] for name in states}
         steps.append(made)
-    commands = {s.name: np.concatenate([made[s.name] for made in steps]) for s in policy.outputs}
+    commands = {s.name: clipped(s, np.concatenate([made[s.name] for made in steps])) for s in policy.outputs}
     return commands, {name: np.concatenate([made[f"next_state.{name}"] for made in steps]) for name in states}
 
 

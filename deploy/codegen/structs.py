@@ -54,7 +54,17 @@ def check_limits(policy: PolicyFile) -> None:
             )
 
 
+def clipped(command: Signal, values: NDArray[Any]) -> NDArray[Any]:
+    """A command as C gives it: what a file promises of it, its graph need not keep."""
+    made: NDArray[Any] = np.clip(values, *_limits(command))
+    return made
+
+
 def limited(command: Signal) -> str:
-    """Element i of a command that is computed at {}: what a file promises of it, its graph need not keep."""
-    low, high = max(command.low, -MOST), min(command.high, MOST)
+    """The same as C: of element i of what is computed at {}."""
+    low, high = _limits(command)
     return "({})[i]" if (low, high) == (-MOST, MOST) else f"policy_clip(({{}})[i], {number(low)}, {number(high)})"
+
+
+def _limits(command: Signal) -> tuple[float, float]:
+    return max(command.low, -MOST), min(command.high, MOST)

@@ -144,6 +144,19 @@ def test_a_file_whose_own_vectors_break_its_limits_has_no_c(tmp_path):
         generate(str(resealed(policy, tmp_path / "told.onnx", outputs=told)))
 
 
+@pytest.mark.parametrize("weights", ["float16", "int8", "w8a8"])
+def test_rounded_weights_keep_to_the_limits_in_the_self_test_too(tmp_path, weights):
+    """An honest file comes near its limits; with rounded weights its graph goes beyond them, and C does not."""
+    w = np.random.default_rng(1).uniform(-1.0, 1.0, (64, 8)).astype(F)
+    w[0] = 40.0  # next to which the others are few steps
+    graph = one_node("MatMul", "w", constants={"w": w}, shape=(64,), result=(8,))
+    policy = PolicyFile.load(policy_of(tmp_path / "p.onnx", **graph))
+    values = policy.vectors.outputs["y"]
+    limits = {"low": float(values.min()), "high": float(values.max())}
+    told = resealed(policy, tmp_path / "told.onnx", outputs=[{**policy.metadata["outputs"][0], **limits}])
+    assert Native(told, weights=weights).selftest <= 1.0
+
+
 @pytest.mark.parametrize(("high", "taken"), [(2.0**24, True), (2.0**24 + 2.0, False)])
 def test_tokens_that_c_does_not_tell_apart_are_refused(tmp_path, high, taken):
     policy = copy.copy(PolicyFile.load(policy_of(tmp_path / "p.onnx", **one_node("Neg"))))
