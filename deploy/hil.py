@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.codegen import source, toolchain
 from deploy.codegen.cores import CORES
-from deploy.codegen.structs import struct_type
+from deploy.codegen.structs import clipped, struct_type
 from deploy.drivers.simulated import Changed, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
@@ -148,6 +148,11 @@ def _range(command: Signal) -> float:
     return span if np.isfinite(span) else 1.0
 
 
+def _apart(command: Signal, ours: Floats, theirs: Floats) -> float:
+    """How far apart they are as a share of its range: within its limits, which the chip keeps to, onnxruntime not."""
+    return float(np.abs(clipped(command, ours) - clipped(command, theirs)).max()) / _range(command)
+
+
 class Listening:
     """A policy as onnxruntime computes it, with a chip that is asked the same and not obeyed."""
 
@@ -167,7 +172,7 @@ class Listening:
         counted, self.chip.statistics = self.chip.statistics, self.statistics
         wanted, asked = self.policy.step(signals), self.chip.step(signals)
         self.chip.statistics = counted
-        apart = max(float(np.abs(wanted[s.name] - asked[s.name]).max()) / _range(s) for s in self.outputs)
+        apart = max(_apart(s, wanted[s.name], asked[s.name]) for s in self.outputs)
         if np.isfinite(apart):  # it answered
             self.difference = max(self.difference, apart)
         return wanted
@@ -190,7 +195,7 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
     """As long as both last: a game is over when somebody scores."""
     both = min(len(flight[policy.outputs[0].name]) for flight in (ours, theirs))
     ours, theirs = ({name: value[:both] for name, value in flight.items()} for flight in (ours, theirs))
-    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / _range(s) for s in policy.outputs)
+    commands = max(_apart(s, ours[s.name], theirs[s.name]) for s in policy.outputs)
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
 
