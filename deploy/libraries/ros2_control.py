@@ -233,7 +233,7 @@ class Package:
             "int VOLTAGE": self._place("min_voltage", "battery_voltage"),
             "int CELLS": next((s.size for s in self.guard.watched if s.name == "battery_voltage"), 0),
             "float MIN_VOLTAGE": number(e.min_voltage or 0.0),
-            "int LOW_VOLTAGE_STEPS": e.low_voltage_steps,
+            "int LOW_VOLTAGE_STEPS": _most(e.low_voltage_steps),
             "float MAX_CHANGE": number(min(1.0, e.max_change or 1.0)),
             "std::array<double, 3> FENCE_LOW": _array(map(_double, e.fence_low or (0.0,) * 3)),
             "std::array<double, 3> FENCE_HIGH": _array(map(_double, e.fence_high or (0.0,) * 3)),
