@@ -5,6 +5,7 @@ episode is flown twice, by the chip and by onnxruntime, from the same start. Wha
 last bit of a number into another picture, is compared along onnxruntime's flight: the chip is shown the same.
 The status is 1 where they flew differently (of float32 weights), or the chip refused or did not answer.
 With `learn=true` the chip learns in flight what a changed robot needs more than the policy says: `deploy.mcu.learning`.
+The status is then 1 where it refused or did not answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from deploy.mcu import learning
 from deploy.mcu.boards import BOARDS, STM32F405
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import Chip
-from deploy.mcu.policy import OnChip, Statistics
+from deploy.mcu.policy import OnChip, Statistics, flew
 from deploy.mcu.ports import BAUD, EmulatedPort, Port, SerialPort
 from deploy.mcu.qemu import QemuPort
 from deploy.mcu.residual import Residual
@@ -43,7 +44,6 @@ from sim.spec import Signal, pictures
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
-MOST_LOST = 0.1  # of the steps: a chip that answers fewer did not fly
 
 Floats = NDArray[np.float32]
 
@@ -116,7 +116,7 @@ class Report:
     @property
     def whole(self) -> bool:
         """Whether the chip flew all flights: it refused nothing, and answered all but a few steps."""
-        return not self.refused and self.lost <= MOST_LOST * (self.lost + self.answered) and self.answered > 0
+        return flew(self.answered, self.lost, self.refused)
 
     @property
     def equal(self) -> bool:
@@ -177,12 +177,6 @@ class Listening:
             self.difference = max(self.difference, apart)
         return wanted
 
-    @property
-    def heard(self) -> bool:
-        """Whether the chip was there until the end."""
-        answered, lost = len(self.statistics.round_trips), self.statistics.lost
-        return answered > 0 and not self.statistics.faults and lost <= MOST_LOST * (lost + answered)
-
 
 def fly(policy: Policy, driver: Simulated, steps: int | None) -> tuple[dict[str, Any], dict[str, Floats]]:
     """One flight: the task's scores, and what happened."""
@@ -219,7 +213,7 @@ def evaluate(
         score, theirs = fly(listening or policy, flown[1], steps)
         reference.append(score)
         if listening is not None:
-            apart, compared = (listening.difference, 0.0), compared + listening.heard
+            apart, compared = (listening.difference, 0.0), compared + listening.statistics.whole
         elif scores[-1]["success"] or score["success"]:  # a tumbling vehicle multiplies the last bit by millions
             apart = tuple(map(max, apart, _differences(policy, ours, theirs)))  # type: ignore[assignment]
             compared += 1
@@ -336,6 +330,8 @@ def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
     if config.json:
         flights = [asdict(f) | {"gone": f.gone} for f in made.flights]
         Path(config.json).write_text(json.dumps(asdict(made) | {"flights": flights}, indent=1) + "\n")
+    if not chip.statistics.whole:
+        raise SystemExit(1)
 
 
 def main(argv: Sequence[str]) -> None:
