@@ -44,7 +44,10 @@ def check_limits(policy: PolicyFile) -> None:
     """GraphError when the file's own vectors command what its limits forbid, or tokens are more than C tells apart."""
     for s in policy.inputs:
         if s.dtype == "int64" and max(-s.low, s.high) > WHOLE:
-            raise GraphError(f"{policy.path}: {s.name} goes to {s.high:g}; C tells whole numbers apart up to {WHOLE}")
+            raise GraphError(
+                f"{policy.path}: {s.name} goes from {s.low:.0f} to {s.high:.0f}; "
+                f"C tells whole numbers apart from -{WHOLE} to {WHOLE}"
+            )
     for s in policy.outputs:
         values, spare = policy.vectors.outputs[s.name], policy.vectors.tolerance * policy.vectors.span(s)
         if values.min() < s.low - spare or values.max() > s.high + spare:

@@ -157,14 +157,18 @@ def test_rounded_weights_keep_to_the_limits_in_the_self_test_too(tmp_path, weigh
     assert Native(told, weights=weights).selftest <= 1.0
 
 
-@pytest.mark.parametrize(("high", "taken"), [(2.0**24, True), (2.0**24 + 2.0, False)])
-def test_tokens_that_c_does_not_tell_apart_are_refused(tmp_path, high, taken):
+@pytest.mark.parametrize(
+    ("low", "high", "taken"),
+    [(0.0, 2.0**24, True), (-(2.0**24), 1.0, True), (0.0, 2.0**24 + 2.0, False), (-(2.0**24) - 2.0, 5.0, False)],
+)
+def test_tokens_that_c_does_not_tell_apart_are_refused(tmp_path, low, high, taken):
     policy = copy.copy(PolicyFile.load(policy_of(tmp_path / "p.onnx", **one_node("Neg"))))
-    policy.inputs = (Signal("words", (6,), low=0.0, high=high, dtype="int64"),)
+    policy.inputs = (Signal("words", (6,), low=low, high=high, dtype="int64"),)
     if taken:
         check_limits(policy)
         return
-    with pytest.raises(GraphError, match="words goes to 1.67772e.07; C tells whole numbers apart up to 16777216"):
+    said = f"words goes from {low:.0f} to {high:.0f}; C tells whole numbers apart from -16777216 to 16777216"
+    with pytest.raises(GraphError, match=said):
         check_limits(policy)
 
 
