@@ -97,7 +97,7 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
     With the `residual` that learns in it, the costliest step is one in which it does.
     """
     begin, top = chip.board.ram[0], sum(chip.board.ram)
-    state, at_signals, at_commands = places(chip.board, state_bytes(policy))
+    state = places(chip.board)[0]
     end = max((at + size for at, size in chip.sizes.values() if begin <= at < top), default=begin)
     if end > state:
         raise EmulatorError(f"{chip.path}: uses {end - begin} bytes of memory; only {state - begin} can be measured")

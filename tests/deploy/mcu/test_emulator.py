@@ -249,7 +249,7 @@ def test_one_that_fills_the_memory_is_not_measured(tmp_path):
 )
 def test_what_does_not_fit_beside_the_image_is_named(hover, shapes, said):
     """It was told with the size of the image, which fits."""
-    policy, image, *_ = hover
+    image = hover[1]
     group = {name: (Signal(name, shape),) for name, shape in shapes.items()}
     told = SimpleNamespace(inputs=group["x"], outputs=group["y"], state=(), types={"x": "<f4"})
     with pytest.raises(EmulatorError, match=said):
