@@ -236,8 +236,6 @@ class Source:
     def _write(self, policy: PolicyFile, content: bytes, weights: str) -> None:
         """The program, and what it should make of the vectors."""
         graph = FORMATS[weights].plan(read(content, SUPPORTED))
-        held = {name for node in graph.nodes for name in node.inputs if name and graph.values[name].data is not None}
-        self._bound(sum(graph.values[name].size for name in held))  # before they become texts
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
         self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
         if weights != "float32":
@@ -247,7 +245,7 @@ class Source:
         self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
-        self.program: Program = Writer(graph, arrays, FORMATS[weights]).program()
+        self.program: Program = Writer(graph, arrays, FORMATS[weights], bound=self._bound).program()
         common = set(CALLED.findall((FIRMWARE / "policy_math.h").read_text()))
         written = [*self.program.lines, *(text for _, texts in self.program.constants.values() for text in texts)]
         called = {name for line in written for name in CALLED.findall(line)}

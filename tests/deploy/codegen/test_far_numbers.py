@@ -181,9 +181,12 @@ def test_too_many_numbers_are_refused_before_they_are_written(tmp_path, monkeypa
     graph = one_node("MatMul", "w", constants={"w": np.ones((6, 30), F)}, result=(30,))
     path = policy_of(tmp_path / "p.onnx", **graph)
     monkeypatch.setattr("deploy.codegen.source.MOST_NUMBERS", 179)
-    monkeypatch.setattr("deploy.codegen.program.Writer.program", written)
-    with pytest.raises(GraphError, match="180 numbers are too many for C, which holds 179"):
+    told = pytest.raises(GraphError, match="224 numbers are too many for C, which holds 179")  # in blocks of 8 outputs
+    with told, monkeypatch.context() as during:
+        during.setattr("deploy.codegen.program.literal", written)
         generate(str(path))
+    for weights in ("float16", "int8", "w8a8"):  # counted as they are stored: two or four to a word
+        assert "policy.c" in generate(str(path), weights)
 
 
 def test_one_wild_sample_does_not_spoil_the_memory_for_good(tmp_path):
