@@ -5,6 +5,7 @@ episode is flown twice, by the chip and by onnxruntime, from the same start. Wha
 last bit of a number into another picture, is compared along onnxruntime's flight: the chip is shown the same.
 The status is 1 where they flew differently (of float32 weights), or the chip refused or did not answer.
 With `learn=true` the chip learns in flight what a changed robot needs more than the policy says: `deploy.mcu.learning`.
+The status is then 1 where it refused or did not answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.codegen import source, toolchain
 from deploy.codegen.cores import CORES
-from deploy.codegen.structs import struct_type
+from deploy.codegen.structs import clipped, struct_type
 from deploy.drivers.simulated import Changed, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
@@ -32,7 +33,7 @@ from deploy.mcu import learning
 from deploy.mcu.boards import BOARDS, STM32F405
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import Chip
-from deploy.mcu.policy import OnChip, Statistics
+from deploy.mcu.policy import OnChip, Statistics, flew
 from deploy.mcu.ports import BAUD, EmulatedPort, Port, SerialPort
 from deploy.mcu.qemu import QemuPort
 from deploy.mcu.residual import Residual
@@ -43,7 +44,6 @@ from sim.spec import Signal, pictures
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
-MOST_LOST = 0.1  # of the steps: a chip that answers fewer did not fly
 
 Floats = NDArray[np.float32]
 
@@ -116,7 +116,7 @@ class Report:
     @property
     def whole(self) -> bool:
         """Whether the chip flew all flights: it refused nothing, and answered all but a few steps."""
-        return not self.refused and self.lost <= MOST_LOST * (self.lost + self.answered) and self.answered > 0
+        return flew(self.answered, self.lost, self.refused)
 
     @property
     def equal(self) -> bool:
@@ -148,6 +148,11 @@ def _range(command: Signal) -> float:
     return span if np.isfinite(span) else 1.0
 
 
+def _apart(command: Signal, ours: Floats, theirs: Floats) -> float:
+    """How far apart they are as a share of its range: within its limits, which the chip keeps to, onnxruntime not."""
+    return float(np.abs(clipped(command, ours) - clipped(command, theirs)).max()) / _range(command)
+
+
 class Listening:
     """A policy as onnxruntime computes it, with a chip that is asked the same and not obeyed."""
 
@@ -167,16 +172,10 @@ class Listening:
         counted, self.chip.statistics = self.chip.statistics, self.statistics
         wanted, asked = self.policy.step(signals), self.chip.step(signals)
         self.chip.statistics = counted
-        apart = max(float(np.abs(wanted[s.name] - asked[s.name]).max()) / _range(s) for s in self.outputs)
+        apart = max(_apart(s, wanted[s.name], asked[s.name]) for s in self.outputs)
         if np.isfinite(apart):  # it answered
             self.difference = max(self.difference, apart)
         return wanted
-
-    @property
-    def heard(self) -> bool:
-        """Whether the chip was there until the end."""
-        answered, lost = len(self.statistics.round_trips), self.statistics.lost
-        return answered > 0 and not self.statistics.faults and lost <= MOST_LOST * (lost + answered)
 
 
 def fly(policy: Policy, driver: Simulated, steps: int | None) -> tuple[dict[str, Any], dict[str, Floats]]:
@@ -190,7 +189,7 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
     """As long as both last: a game is over when somebody scores."""
     both = min(len(flight[policy.outputs[0].name]) for flight in (ours, theirs))
     ours, theirs = ({name: value[:both] for name, value in flight.items()} for flight in (ours, theirs))
-    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / _range(s) for s in policy.outputs)
+    commands = max(_apart(s, ours[s.name], theirs[s.name]) for s in policy.outputs)
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
 
@@ -214,7 +213,7 @@ def evaluate(
         score, theirs = fly(listening or policy, flown[1], steps)
         reference.append(score)
         if listening is not None:
-            apart, compared = (listening.difference, 0.0), compared + listening.heard
+            apart, compared = (listening.difference, 0.0), compared + listening.statistics.whole
         elif scores[-1]["success"] or score["success"]:  # a tumbling vehicle multiplies the last bit by millions
             apart = tuple(map(max, apart, _differences(policy, ours, theirs)))  # type: ignore[assignment]
             compared += 1
@@ -331,6 +330,8 @@ def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
     if config.json:
         flights = [asdict(f) | {"gone": f.gone} for f in made.flights]
         Path(config.json).write_text(json.dumps(asdict(made) | {"flights": flights}, indent=1) + "\n")
+    if not chip.statistics.whole:
+        raise SystemExit(1)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -69,6 +69,7 @@ class Writer:
     constants: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     patch: int = 0
     pixel: int = 0
+    bound: Callable[[int], None] = lambda numbers: None  # raises where so many numbers of constants are too many
 
     def program(self) -> Program:
         """All statements of the graph. Raises GraphError naming the node that cannot be written."""
@@ -134,13 +135,20 @@ class Writer:
 
     def constant(self, data: NDArray[Any], kind: str = "float", prefix: str = "weights") -> str:
         """The name of a constant array; equal ones are stored once."""
+        held = [len(texts) for of, texts in self.constants.values() if of == kind]
+        if data.size not in held:  # one of this size may be the same
+            self.bound(self._numbers() + data.size)  # before they become texts
         texts = [literal(v) for v in data.ravel()] if kind == "float" else [str(int(v)) for v in data.ravel()]
         for name, held in self.constants.items():
             if held == (kind, texts):
                 return name
+        self.bound(self._numbers() + len(texts))
         name = f"{prefix}_{len(self.constants)}"
         self.constants[name] = (kind, texts)
         return name
+
+    def _numbers(self) -> int:
+        return sum(len(texts) for _, texts in self.constants.values())
 
     def rounded(self, node: Node) -> str:
         """The name of the block of memory with the rounded inputs of a product."""

@@ -19,7 +19,7 @@ from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
-from deploy.codegen.structs import check_limits, limited
+from deploy.codegen.structs import check_limits, clipped, limited
 from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -183,7 +183,10 @@ def _row(values: Iterable[NDArray[Any]], kinds: Iterable[str]) -> str:
 
 
 def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
-    """Commands and states (steps, *shape) for the file's test vectors, flown on, with weights stored in this format."""
+    """Commands and states (steps, *shape) for the file's test vectors, flown on, with weights stored in this format.
+
+    Commands keep to their limits, as in C.
+    """
     kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
     states = {s.name: s.initial[None] for s in policy.state}
     steps = []
@@ -192,7 +195,7 @@ def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, An
         made = run(graph, feeds | {f"state.{name}": value for name, value in states.items()}, form.stored)
         states = {name: made[f"next_state.{name}"] for name in states}
         steps.append(made)
-    commands = {s.name: np.concatenate([made[s.name] for made in steps]) for s in policy.outputs}
+    commands = {s.name: clipped(s, np.concatenate([made[s.name] for made in steps])) for s in policy.outputs}
     return commands, {name: np.concatenate([made[f"next_state.{name}"] for made in steps]) for name in states}
 
 
@@ -233,8 +236,6 @@ class Source:
     def _write(self, policy: PolicyFile, content: bytes, weights: str) -> None:
         """The program, and what it should make of the vectors."""
         graph = FORMATS[weights].plan(read(content, SUPPORTED))
-        held = {name for node in graph.nodes for name in node.inputs if name and graph.values[name].data is not None}
-        self._bound(sum(graph.values[name].size for name in held))  # before they become texts
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
         self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
         if weights != "float32":
@@ -244,7 +245,7 @@ class Source:
         self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
-        self.program: Program = Writer(graph, arrays, FORMATS[weights]).program()
+        self.program: Program = Writer(graph, arrays, FORMATS[weights], bound=self._bound).program()
         common = set(CALLED.findall((FIRMWARE / "policy_math.h").read_text()))
         written = [*self.program.lines, *(text for _, texts in self.program.constants.values() for text in texts)]
         called = {name for line in written for name in CALLED.findall(line)}

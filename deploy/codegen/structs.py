@@ -44,7 +44,10 @@ def check_limits(policy: PolicyFile) -> None:
     """GraphError when the file's own vectors command what its limits forbid, or tokens are more than C tells apart."""
     for s in policy.inputs:
         if s.dtype == "int64" and max(-s.low, s.high) > WHOLE:
-            raise GraphError(f"{policy.path}: {s.name} goes to {s.high:g}; C tells whole numbers apart up to {WHOLE}")
+            raise GraphError(
+                f"{policy.path}: {s.name} goes from {s.low:.0f} to {s.high:.0f}; "
+                f"C tells whole numbers apart from -{WHOLE} to {WHOLE}"
+            )
     for s in policy.outputs:
         values, spare = policy.vectors.outputs[s.name], policy.vectors.tolerance * policy.vectors.span(s)
         if values.min() < s.low - spare or values.max() > s.high + spare:
@@ -54,7 +57,17 @@ def check_limits(policy: PolicyFile) -> None:
             )
 
 
+def clipped(command: Signal, values: NDArray[Any]) -> NDArray[Any]:
+    """A command as C gives it: what a file promises of it, its graph need not keep."""
+    made: NDArray[Any] = np.clip(values, *_limits(command))
+    return made
+
+
 def limited(command: Signal) -> str:
-    """Element i of a command that is computed at {}: what a file promises of it, its graph need not keep."""
-    low, high = max(command.low, -MOST), min(command.high, MOST)
+    """The same as C: of element i of what is computed at {}."""
+    low, high = _limits(command)
     return "({})[i]" if (low, high) == (-MOST, MOST) else f"policy_clip(({{}})[i], {number(low)}, {number(high)})"
+
+
+def _limits(command: Signal) -> tuple[float, float]:
+    return max(command.low, -MOST), min(command.high, MOST)

@@ -22,7 +22,7 @@ from deploy.drivers import Driver
 from deploy.guard import Guard
 from deploy.libraries import APART, VERSION, about, name_of
 from deploy.policy_file import PolicyFile
-from deploy.safety.envelope import LAST
+from deploy.safety.envelope import LAST, NORMS
 from deploy.safety.limits import LimitError, guard_of, limits_of
 from deploy.trust.text import c_string
 from sim.spec import Signal
@@ -140,9 +140,14 @@ def guard(policy: PolicyFile) -> Guard:
     check(policy)
     robot = SimpleNamespace(signals=policy.inputs, commands=policy.outputs, lands=True)
     try:
-        return guard_of(policy, cast(Driver, robot), limits_of(policy.robot), policy.envelope)
+        made = guard_of(policy, cast(Driver, robot), limits_of(policy.robot), policy.envelope)
     except (LimitError, ValueError) as error:
         raise NoInterfaceError(f"{policy.path}: {error}") from None
+    known = {s.name: s.shape for s in made.watched}
+    for rule, name in made.envelope.needs().items():
+        if rule in NORMS and known[name] != (3,):
+            raise NoInterfaceError(f"{policy.path}: in C++ {rule} needs {name!r} of three numbers, not {known[name]}")
+    return made
 
 
 class Package:
@@ -233,7 +238,7 @@ class Package:
             "int VOLTAGE": self._place("min_voltage", "battery_voltage"),
             "int CELLS": next((s.size for s in self.guard.watched if s.name == "battery_voltage"), 0),
             "float MIN_VOLTAGE": number(e.min_voltage or 0.0),
-            "int LOW_VOLTAGE_STEPS": e.low_voltage_steps,
+            "int LOW_VOLTAGE_STEPS": _most(e.low_voltage_steps),
             "float MAX_CHANGE": number(min(1.0, e.max_change or 1.0)),
             "std::array<double, 3> FENCE_LOW": _array(map(_double, e.fence_low or (0.0,) * 3)),
             "std::array<double, 3> FENCE_HIGH": _array(map(_double, e.fence_high or (0.0,) * 3)),

@@ -97,12 +97,11 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
     With the `residual` that learns in it, the costliest step is one in which it does.
     """
     begin, top = chip.board.ram[0], sum(chip.board.ram)
-    state, at_signals, at_commands = places(chip.board, state_bytes(policy))
+    state = places(chip.board)[0]
     end = max((at + size for at, size in chip.sizes.values() if begin <= at < top), default=begin)
-    commands = 4 * sum(s.size for s in policy.outputs)
-    room = struct_type(policy).itemsize <= at_commands - at_signals and commands <= top - STACKED - at_commands
-    if end > state or not room:
+    if end > state:
         raise EmulatorError(f"{chip.path}: uses {end - begin} bytes of memory; only {state - begin} can be measured")
+    _check_room(chip, policy)
     worst = selftest(Chip(chip.path, core=chip.core, board=chip.board))  # all vectors: too slow where each is counted
     if not worst <= 1.0:
         raise EmulatorError(f"{chip.path}: the self-test fails on the emulated chip: {worst:.3g} tolerances")
@@ -125,6 +124,18 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
         selftest=worst,
         board=chip.board,
     )
+
+
+def _check_room(chip: Chip, policy: PolicyFile) -> None:
+    """EmulatorError when the policy's state, signals or commands do not fit beside the image."""
+    state, signals, commands = places(chip.board, state_bytes(policy))
+    needed = {
+        "state and signals": (signals + struct_type(policy).itemsize - state, commands - state),
+        "commands": (4 * sum(s.size for s in policy.outputs), sum(chip.board.ram) - STACKED - commands),
+    }
+    for what, (size, room) in needed.items():
+        if size > room:
+            raise EmulatorError(f"{chip.path}: its {what} need {size} bytes of memory; only {room} can be measured")
 
 
 def _learning(chip: Chip, bench: Bench, residual: Residual) -> Cost:

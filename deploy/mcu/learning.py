@@ -69,7 +69,8 @@ class Adaptation:
     flash: int | None = None  # bytes
     memory: int | None = None
     stack: int | None = None
-    lost: int = 0  # steps without a command: no answer, or a refusal
+    lost: int = 0  # steps without an answer
+    refused: dict[str, int] = field(default_factory=dict)  # steps, by the chip's reason
     wall_seconds: float = 0.0  # of the chip's flights
 
 
@@ -135,8 +136,9 @@ def adapt(trial: Trial, chip: OnChip, seeds: range, seconds: float, cost: Measur
     began = time.perf_counter()
     made.flights = [trial.flown(chip, seed, seconds) for seed in seeds]
     made.wall_seconds = time.perf_counter() - began
-    made.interventions, made.lost = trial.interventions, chip.statistics.lost + sum(chip.statistics.faults.values())
-    made.cycles = cost.cycles if cost else max(chip.statistics.cycles, default=0)
+    made.interventions, seen = trial.interventions, chip.statistics
+    made.lost, made.refused = seen.lost, dict(seen.faults)
+    made.cycles = cost.cycles if cost else max(seen.cycles, default=0)
     made.load = made.cycles * chip.rate_hz / STM32F405.clock_hz
     if cost:
         made.instructions, made.flash, made.memory, made.stack = cost.instructions, cost.flash, cost.memory, cost.stack
@@ -162,4 +164,5 @@ def describe(made: Adaptation) -> list[str]:
     )
     if made.memory is not None:
         lines.append(f"image: {made.flash} bytes of flash, {made.memory} of memory and {made.stack} of stack")
+    lines += [f"steps REFUSED by the chip {count}: {why}" for why, count in made.refused.items()]
     return [*lines, f"steps lost {made.lost}; {made.wall_seconds:.0f} s of this machine"]

@@ -21,6 +21,7 @@ from deploy.mcu.ports import LinkError, Port
 from deploy.mcu.protocol import FAULTS, OK, VERSION, Decoder, frame
 from deploy.policy_file import PolicyFile
 
+MOST_LOST = 0.1  # of the steps: a chip that answers fewer did not fly
 STATUS = ("off", "learning", "kept", "broken")
 REPORT = struct.Struct("<BBxxIfff")  # residual_report
 
@@ -34,6 +35,16 @@ class Statistics:
     repeated: int = 0  # requests that had to be sent again
     lost: int = 0  # steps without an answer
     faults: dict[str, int] = field(default_factory=dict)  # refused steps, by reason
+
+    @property
+    def whole(self) -> bool:
+        """Whether the chip flew all flights: it refused nothing, and answered all but a few steps."""
+        return flew(len(self.round_trips), self.lost, self.faults)
+
+
+def flew(answered: int, lost: int, refused: Mapping[str, int]) -> bool:
+    """Whether a chip of so many steps answered, lost, and refused by reason was there until the end."""
+    return not refused and lost <= MOST_LOST * (lost + answered) and answered > 0
 
 
 @dataclass(frozen=True)

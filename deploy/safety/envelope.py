@@ -12,7 +12,8 @@ from sim.spec import Signal
 LAST = "last"  # in `Envelope.safe`: keeps doing what it was told last
 ASKED = ("fence", "max_tilt", "max_speed", "max_body_rate", "min_voltage")  # what a person can put in a file's place
 
-SHAPES = {"fence_low": (3,), "max_tilt": (9,), "max_speed": (3,), "max_body_rate": (3,)}  # of what these rules read
+SHAPES = {"fence_low": (3,), "max_tilt": (9,)}  # of what these rules read
+NORMS = ("max_speed", "max_body_rate")  # these read a vector of any length
 POSITIVE = (
     "missed_in_a_row",
     "missed_of_100",
@@ -94,6 +95,8 @@ def check(needs: Mapping[str, str], known: Mapping[str, Signal]) -> None:
         shape, wanted = known[name].shape, SHAPES.get(rule)
         if wanted is not None and shape != wanted:
             raise ValueError(f"{rule} needs {name!r} of the shape {wanted}; here it has {shape}")
+        if rule in NORMS and len(shape) != 1:
+            raise ValueError(f"{rule} needs {name!r} as one vector; here it has the shape {shape}")
 
 
 def replaced(envelope: Envelope, asked: Mapping[str, float | None]) -> Envelope:

@@ -251,13 +251,22 @@ def test_a_value_that_cannot_be_is_held_then_stops():
         ("rotation", (3, 3), {"max_tilt": 30.0}),
         ("rotation", (4,), {"max_tilt": 30.0}),
         ("linear_velocity", (3, 3), {"max_speed": 1.0}),
-        ("angular_velocity", (1,), {"max_body_rate": 1.0}),
+        ("angular_velocity", (2, 2), {"max_body_rate": 1.0}),
     ],
 )
 def test_a_rule_on_a_signal_of_another_shape_is_refused_before_the_flight(name, shape, rule):
     """In flight it would have ended the loop, or in C read the signal behind it."""
-    with pytest.raises(ValueError, match=rf"needs '{name}' of the shape \(\d,\); here it has"):
+    with pytest.raises(ValueError, match=rf"needs '{name}' (of the shape \(\d,\)|as one vector); here it has"):
         Guard((Signal(name, shape),), OUTPUTS, Envelope(**rule))
+
+
+def test_a_speed_has_as_many_axes_as_the_robot_tells():
+    inputs = (Signal("linear_velocity", (2,)),)
+    guard = Guard(inputs, OUTPUTS, Envelope(max_speed=1.0))
+    for speed, verdict in (([0.6, 0.6], PASS), ([0.9, 0.9], SAFE)):
+        guard.screen({"linear_velocity": np.array([speed], np.float32)}, {"linear_velocity": 0.0})
+        guard.filter(command())
+        assert guard.verdict[0] == verdict
 
 
 BATTERY = Signal("battery_voltage", (1,), "V", max_age=2.0)

@@ -144,14 +144,31 @@ def test_a_file_whose_own_vectors_break_its_limits_has_no_c(tmp_path):
         generate(str(resealed(policy, tmp_path / "told.onnx", outputs=told)))
 
 
-@pytest.mark.parametrize(("high", "taken"), [(2.0**24, True), (2.0**24 + 2.0, False)])
-def test_tokens_that_c_does_not_tell_apart_are_refused(tmp_path, high, taken):
+@pytest.mark.parametrize("weights", ["float16", "int8", "w8a8"])
+def test_rounded_weights_keep_to_the_limits_in_the_self_test_too(tmp_path, weights):
+    """An honest file comes near its limits; with rounded weights its graph goes beyond them, and C does not."""
+    w = np.random.default_rng(1).uniform(-1.0, 1.0, (64, 8)).astype(F)
+    w[0] = 40.0  # next to which the others are few steps
+    graph = one_node("MatMul", "w", constants={"w": w}, shape=(64,), result=(8,))
+    policy = PolicyFile.load(policy_of(tmp_path / "p.onnx", **graph))
+    values = policy.vectors.outputs["y"]
+    limits = {"low": float(values.min()), "high": float(values.max())}
+    told = resealed(policy, tmp_path / "told.onnx", outputs=[{**policy.metadata["outputs"][0], **limits}])
+    assert Native(told, weights=weights).selftest <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "taken"),
+    [(0.0, 2.0**24, True), (-(2.0**24), 1.0, True), (0.0, 2.0**24 + 2.0, False), (-(2.0**24) - 2.0, 5.0, False)],
+)
+def test_tokens_that_c_does_not_tell_apart_are_refused(tmp_path, low, high, taken):
     policy = copy.copy(PolicyFile.load(policy_of(tmp_path / "p.onnx", **one_node("Neg"))))
-    policy.inputs = (Signal("words", (6,), low=0.0, high=high, dtype="int64"),)
+    policy.inputs = (Signal("words", (6,), low=low, high=high, dtype="int64"),)
     if taken:
         check_limits(policy)
         return
-    with pytest.raises(GraphError, match="words goes to 1.67772e.07; C tells whole numbers apart up to 16777216"):
+    said = f"words goes from {low:.0f} to {high:.0f}; C tells whole numbers apart from -16777216 to 16777216"
+    with pytest.raises(GraphError, match=said):
         check_limits(policy)
 
 
@@ -164,9 +181,12 @@ def test_too_many_numbers_are_refused_before_they_are_written(tmp_path, monkeypa
     graph = one_node("MatMul", "w", constants={"w": np.ones((6, 30), F)}, result=(30,))
     path = policy_of(tmp_path / "p.onnx", **graph)
     monkeypatch.setattr("deploy.codegen.source.MOST_NUMBERS", 179)
-    monkeypatch.setattr("deploy.codegen.program.Writer.program", written)
-    with pytest.raises(GraphError, match="180 numbers are too many for C, which holds 179"):
+    told = pytest.raises(GraphError, match="224 numbers are too many for C, which holds 179")  # in blocks of 8 outputs
+    with told, monkeypatch.context() as during:
+        during.setattr("deploy.codegen.program.literal", written)
         generate(str(path))
+    for weights in ("float16", "int8", "w8a8"):  # counted as they are stored: two or four to a word
+        assert "policy.c" in generate(str(path), weights)
 
 
 def test_one_wild_sample_does_not_spoil_the_memory_for_good(tmp_path):

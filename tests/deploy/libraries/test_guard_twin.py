@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from deploy.libraries.ros2_control import Package, _most
 from deploy.policy_file import PolicyFile
 from deploy.safety.envelope import LAST, Envelope
 from sim.spec import Signal
-from tests.deploy.codegen.graph_policy import policy_of
+from tests.deploy.codegen.graph_policy import one_node, policy_of
 from tests.deploy.libraries.manager import HEADERS, STRICT, command, compilers
 
 F = np.float32
@@ -200,6 +200,17 @@ def test_both_decide_alike(native, steps):
 def test_a_count_is_reached_at_the_same_step(told, written):
     """C++ made 2 of 2.5, and stopped a step earlier."""
     assert _most(told) == written
+
+
+@pytest.mark.parametrize("rule", ["missed_in_a_row", "missed_of_100", "low_voltage_steps"])
+def test_every_count_is_written_so(tmp_path, rule):
+    """2.5 reached C++ as it was for one of them, which made 2 of it."""
+    policy = PolicyFile.load(policy_of(tmp_path / "p.onnx", **one_node("Neg")))
+    package = Package(policy, Source(policy, policy.content()))
+    package.guard = Guard(INPUTS, OUTPUTS, replace(RULES, **{rule: 2.5}), reach=REACH)
+    package.signals, package.commands = package._rows(INPUTS, True), package._rows(OUTPUTS, False)
+    package.places = {row.signal.name: row.first for row in package.signals}
+    assert f"int {rule.upper()} = 3;" in package.interfaces()
 
 
 def test_every_rule_is_met(native):

@@ -18,12 +18,14 @@ from deploy import cli, export
 from deploy.codegen import toolchain
 from deploy.guard import REASONS
 from deploy.libraries.ros2_control import HAND_WRITTEN, command_interfaces, guard, state_interfaces
+from deploy.policy_file import PolicyFile
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export as exported_policy
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature
 from tests.deploy.arm_policy import reaching
+from tests.deploy.codegen.graph_policy import one_node, policy_of
 from tests.deploy.codegen.native import Native
 from tests.deploy.libraries.manager import HERE, NAME, Flown, build, command, compiled, compilers, manager, objects
 from tests.deploy.sample_policy import exported, linear_hover, random_mlp, resealed, small
@@ -576,6 +578,16 @@ def test_rules_that_nobody_can_watch_are_refused(tmp_path, capsys):
     blind = resealed(exported(tmp_path / "p.onnx"), tmp_path / "blind.onnx", envelope={"max_tilt": 30.0})
     assert cli.call(export.main, [f"policy={blind}", "target=ros2_control", f"out={tmp_path / 'x'}"]) == 2
     assert "max_tilt needs the signal 'rotation'" in capsys.readouterr().err
+
+
+def test_a_speed_of_two_axes_is_refused(tmp_path, capsys):
+    """The C++ reads three numbers."""
+    graph = {**one_node("Neg", shape=(2,), result=(2,)), "inputs": {"linear_velocity": (2,)}}
+    graph["nodes"][0].input[0] = "linear_velocity"
+    plain = PolicyFile.load(policy_of(tmp_path / "p.onnx", **graph))
+    fast = resealed(plain, tmp_path / "fast.onnx", envelope={"max_speed": 3.0})
+    assert cli.call(export.main, [f"policy={fast}", "target=ros2_control", f"out={tmp_path / 'x'}"]) == 2
+    assert "in C++ max_speed needs 'linear_velocity' of three numbers, not (2,)" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(CHECKOUT is None, reason="needs a checkout of ros2_control, named in ROS2_CONTROL, and fmt")

@@ -1,6 +1,7 @@
 """The emulated STM32F405: what it counts, what it finds wrong, and what a policy costs on it."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from deploy import cli, export
 from deploy.codegen.structs import packed
 from deploy.hil import build
 from deploy.mcu.boards import RAM, STM32F405
-from deploy.mcu.cost import Bench, places
+from deploy.mcu.cost import Bench, measure, places
 from deploy.mcu.emulator import Chip, EmulatorError
 from deploy.mcu.processors.cortex_m import block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
@@ -237,6 +238,22 @@ def test_a_policy_that_sees_runs_on_the_chip(tmp_path):
 def test_one_that_fills_the_memory_is_not_measured(tmp_path):
     with pytest.raises(EmulatorError, match="bytes of memory; only 65536 can be measured"):
         build(looking(tmp_path / "p.onnx", 64), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({"x": (8000,), "y": (1,)}, "its state and signals need 36096 bytes of memory; only 32768 can be measured"),
+        ({"x": (1,), "y": (8000,)}, r"its commands need 32000 bytes of memory; only \d+ can be measured"),
+    ],
+)
+def test_what_does_not_fit_beside_the_image_is_named(hover, shapes, said):
+    """It was told with the size of the image, which fits."""
+    image = hover[1]
+    group = {name: (Signal(name, shape),) for name, shape in shapes.items()}
+    told = SimpleNamespace(inputs=group["x"], outputs=group["y"], state=(), types={"x": "<f4"})
+    with pytest.raises(EmulatorError, match=said):
+        measure(Chip(image), told)
 
 
 def test_what_is_no_image_is_refused(tmp_path):

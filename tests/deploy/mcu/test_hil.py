@@ -221,6 +221,24 @@ def test_commands_without_limits_are_compared_too():
     assert hil._differences(policy, *flights) == (0.5, 0.0)
 
 
+def test_what_the_chip_clips_is_no_difference():
+    """A graph need not keep to the limits of its file; where its commands are used, they are clipped as on the chip."""
+    speed = Signal("speed", (2,), low=-2.0, high=2.0)
+    flights = [{"speed": np.array([[value]], np.float32)} for value in ([2.0, 0.5], [2.7, 0.5])]
+    assert hil._differences(SimpleNamespace(outputs=(speed,)), *flights) == (0.0, 0.0)
+
+    def saying(command):
+        policy = SimpleNamespace(path="", robot="", rate_hz=1.0, vectors=None, inputs=(), outputs=(speed,))
+        policy.step, policy.statistics = lambda _: {"speed": command}, Statistics()
+        return policy
+
+    sent = flights[1]["speed"][0]
+    for told, apart in (([2.0, 0.5], 0.0), ([2.0, 0.9], 0.1)):
+        listening = hil.Listening(saying(sent), saying(np.array([told], np.float32)))
+        assert listening.step({})["speed"] is sent  # as onnxruntime said it
+        assert listening.difference == pytest.approx(apart)
+
+
 def test_a_chip_without_a_learner_says_so(chip):
     chip.lesson = (0, 10)
     with pytest.raises(LinkError, match="does not learn: its image was built without"):

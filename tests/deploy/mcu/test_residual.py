@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from deploy.loop import run
 from deploy.mcu.boards import STM32F405
 from deploy.mcu.cost import places
 from deploy.mcu.emulator import Chip
-from deploy.mcu.learning import halved
-from deploy.mcu.policy import REPORT, STATUS
+from deploy.mcu.learning import Flown, Trial, halved
+from deploy.mcu.policy import REPORT, STATUS, Statistics
 from deploy.mcu.residual import Residual
 from policies.algorithms.streaming.stream_ac import Rules, StreamAC
 from sim.conditions import Conditions
@@ -225,6 +226,25 @@ def test_policies_that_it_cannot_be_learned_for_are_refused(tmp_path):
 def test_nothing_to_learn_is_said(policy):
     with pytest.raises(cli.ArgumentError, match=r"such as mass=1\.3"):
         hil.main([f"policy={policy.path}", "learn=true", "noise=1"])
+
+
+@pytest.mark.parametrize(
+    ("lost", "faults", "status"), [(1, {}, 0), (2, {}, 1), (10, {}, 1), (0, {"it restarted": 3}, 1)]
+)
+def test_a_chip_that_did_not_fly_to_the_end_fails_the_command(policy, monkeypatch, capsys, lost, faults, status):
+    """As without `learn`."""
+    seen = Statistics([0.001] * (10 - lost), [100] * (10 - lost), 0, lost, faults)
+    chip = SimpleNamespace(path=policy.path, rate_hz=100.0, statistics=seen, close=lambda: None)
+    monkeypatch.setattr(hil, "connect", lambda *_: (chip, None))
+    monkeypatch.setattr(Trial, "flown", lambda *_: Flown(0, 0.01, 0.05, 0.01, 0.01, 5.0, 0.1, "kept", 9))
+    ended = 0
+    try:
+        hil.main([f"policy={policy.path}", "learn=true", "mass=1.3", "episodes=1"])
+    except SystemExit as end:
+        ended = end.code
+    said = capsys.readouterr().out
+    assert ended == status
+    assert f"steps lost {lost};" in said and ("steps REFUSED by the chip 3: it restarted" in said) == bool(faults)
 
 
 def test_only_the_chips_image_can_learn(policy, tmp_path):
