@@ -111,6 +111,18 @@ def test_in_practice_the_localiser_learns_on(task):
     assert learner.controller().policy is learner.improvement.average
 
 
+def test_the_clone_is_asked_what_it_would_do_where_objects_are_localised_now(task):
+    settings = {"clone": localising(updates=100), "iterations": 2, "critic_alone": 0, "localisation": 20}
+    learner = VlaRl(task, few(**settings, learning_rate=1e-9, anchor=1.0), 0)  # nothing but the localiser learns
+    rows = [row for row in learner.learn() if "success" in row]
+    before, after = (
+        some.grounding.positions(torch.zeros(200, 2), {"camera": torch.from_numpy(looked(task)["camera"])})
+        for some in (learner.cloning.average, learner.improvement.policy)
+    )
+    assert float((before - after).norm(dim=-1).median()) > 0.02
+    assert rows[-1]["clone_kl"] < 1e-5
+
+
 def test_in_practice_it_stays_as_it_is_where_it_is_not_to_learn(task):
     learner = VlaRl(task, few(clone=localising(), iterations=2, localisation=0), 0)
     rows = [row for row in learner.learn() if "success" in row]
