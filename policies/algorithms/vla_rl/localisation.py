@@ -24,8 +24,8 @@ from sim.tasks.abilities import HasWords, referents_of
 if TYPE_CHECKING:
     from policies.algorithms.vla_rl import VlaRlConfig
 
-RATE = 0.1  # of the clone's learning rate, at first
-LAST = 0.02  # of the clone's learning rate, in the end
+RATE = 0.1  # of the rate by which it learned before, at first
+LAST = 0.02  # of that rate, in the end
 
 
 class Localisation(Stateful):
@@ -50,7 +50,7 @@ class Localisation(Stateful):
             return {}
         truth = torch.from_numpy(chunks.seen[:, self.objects]).unflatten(1, (-1, 3))
         for group in self.optimizer.param_groups:
-            group["lr"] = clone.learning_rate * cosine(done, RATE, LAST)
+            group["lr"] = clone.localisation_learning_rate * cosine(done, RATE, LAST)
         off = torch.zeros(())
         for _ in range(self.config.localisation):
             index = torch.randint(len(truth), (clone.batch_size,), generator=self.generator)
@@ -61,6 +61,7 @@ class Localisation(Stateful):
                 index.split(clone.micro_batch or clone.batch_size),
                 lambda rows: samples(grounding, chunks.pictures, truth, rows, self.generator),
                 lambda batch: losses(grounding, batch),
+                self.localiser.clipped(),
             )["told"]
         learners.agree(learned(self.localiser))
         average: Any = self.improvement.average

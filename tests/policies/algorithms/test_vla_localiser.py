@@ -81,6 +81,22 @@ def test_a_flow_acts_on_what_it_localises_and_so_does_its_file(task, tmp_path):
     assert not np.allclose(acted[0], acted[1], atol=1e-3) and not np.allclose(acted[0], acted[2], atol=1e-3)
 
 
+def test_errors_that_were_not_expected_leave_the_gradient_of_positions_as_it_is(task):
+    def gradients(expected):
+        made = Vla(task, localising(True, localisation=1, grounding=1), 0)
+        localiser = made.grounding.localiser
+        torch.nn.init.constant_(localiser.uncertainty[-1].bias, expected)
+        for _ in zip(range(2), made.learn(), strict=False):
+            pass
+        assert made.stages[1].over
+        named = [(name, value.grad) for name, value in localiser.named_parameters()]
+        return [[value for name, value in named if name.startswith("uncertainty") is which] for which in (False, True)]
+
+    (usual, _), (steep, head) = gradients(0.0), gradients(-6.0)
+    torch.testing.assert_close(steep, usual)
+    assert torch.nn.utils.get_total_norm(head) < 1.001
+
+
 @pytest.mark.parametrize("micro_batch", [0, 4])
 def test_shares_of_what_the_localiser_learns_change_nothing_but_the_order_of_sums(task, micro_batch):
     whole, parted = (
