@@ -24,8 +24,9 @@ from sim.tasks.abilities import HasWords, referents_of
 if TYPE_CHECKING:
     from policies.algorithms.vla_rl import VlaRlConfig
 
-RATE = 0.1  # of the rate by which it learned before, at first
-LAST = 0.02  # of that rate, in the end
+# Of the clone's learning rate, not of the localiser's own: a tenth of that was too slow on a toy.
+RATE = 0.1  # at first
+LAST = 0.02  # in the end
 
 
 class Localisation(Stateful):
@@ -50,7 +51,7 @@ class Localisation(Stateful):
             return {}
         truth = torch.from_numpy(chunks.seen[:, self.objects]).unflatten(1, (-1, 3))
         for group in self.optimizer.param_groups:
-            group["lr"] = clone.localisation_learning_rate * cosine(done, RATE, LAST)
+            group["lr"] = clone.learning_rate * cosine(done, RATE, LAST)
         off = torch.zeros(())
         for _ in range(self.config.localisation):
             index = torch.randint(len(truth), (clone.batch_size,), generator=self.generator)
