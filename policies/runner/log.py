@@ -120,6 +120,7 @@ class Log:
         `logger` gets the rows, too, and is closed with the log.
         """
         self.rows = rows
+        self._step = step
         self._logger = logger
         self._started = time.perf_counter() - seconds
         self._worked = cpu_time() - cpu_seconds
@@ -161,7 +162,7 @@ class Log:
         """Add one row; "env_steps" is the horizontal axis in TensorBoard, or the rows while nobody has stepped."""
         self.rows += 1
         values = {key: float(value) for key, value in metrics.items()}
-        step = int(values.get("env_steps", 0.0)) or self.rows
+        step = self._step = max(int(values.get("env_steps", 0.0)) or self.rows, self._step)  # none before another
         if self._logger is not None:
             self._logger.write(step, values)
         if not self._files:

@@ -82,6 +82,21 @@ def test_the_page_is_what_was_measured(report):
     assert set(report.BENCHMARKS) - set(results) <= {"football", "overload", "trained"}  # hours; the page says so
 
 
+def test_what_the_gpu_is_compared_with(report, monkeypatch, tmp_path):
+    gpu = importlib.import_module("gpu")
+    assert gpu.vehicles_apart("cpu") == 0.0  # the same vehicles, told the same
+    contest = gpu.Contest(lambda: None, 3, lambda: None, 2, 0.0, steps=20)
+    rated = []
+    monkeypatch.setattr(gpu, "CASES", {"toy": lambda many, few: contest})
+    monkeypatch.setattr(gpu, "rate", lambda run, rows, seconds, finished: rated.append(rows) or 1.0)
+    monkeypatch.setattr(gpu, "TURN", tmp_path / "lock")
+    device = types.SimpleNamespace(name="none")
+    there = {"is_available": lambda: True, "get_current_device": lambda: device, "synchronize": lambda: None}
+    monkeypatch.setattr(gpu, "cuda", types.SimpleNamespace(**there))
+    rows = gpu.measure(["toy"], True)
+    assert rated == [60, 40] and rows["toy"]["rows"] == 3
+
+
 def test_every_benchmark_is_in_the_list(report):
     scripts = {file.stem: file.read_text() for file in FOLDER.glob("*.py") if not file.name.startswith("test_")}
     found = {stem: re.findall(r"report\.main\(\s*\"(\w+)\"", text) for stem, text in scripts.items()}

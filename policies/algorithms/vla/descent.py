@@ -21,10 +21,12 @@ def descend(
     pieces: Sequence[Tensor],
     drawn: Callable[[Tensor], Batch],
     losses: Callable[[Batch], dict[str, Tensor]],
+    clipped: Sequence[Sequence[Tensor]] = (),
 ) -> dict[str, Tensor]:
     """One update with these samples, by their numbers (n,) in each micro-batch; the means over all of `losses`.
 
     "loss" among them is gone down. Each learner draws all that is random; the gradients are of the rows of its shares.
+    `clipped`: the parameters whose gradients are clipped together; all, if not told.
     """
     count = sum(map(len, pieces))
     with enough():
@@ -38,6 +40,7 @@ def descend(
             return told["loss"], told
 
         whole = learners.gradient(own, parameters, len(pieces))
-        torch.nn.utils.clip_grad_norm_(parameters, STEEPEST)
+        for some in clipped or [parameters]:
+            torch.nn.utils.clip_grad_norm_(some, STEEPEST)
         optimizer.step()
     return whole

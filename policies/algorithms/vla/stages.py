@@ -75,6 +75,7 @@ class Stage(Stateful):
         self.grounding, self.updates, self.config, self.rate = grounding, updates, config, rate
         self.learners, self.generator = learners, generator
         self.learning = learned(network)
+        self.clipped: Sequence[Sequence[Tensor]] = [self.learning]  # parameters, those together whose gradients are
         self.optimizer = torch.optim.AdamW(self.learning, rate, weight_decay=config.weight_decay)
         self.done = 0
         self.last: list[float] = []  # what was told in the last tenth of the updates
@@ -99,6 +100,7 @@ class Stage(Stateful):
                 pieces,
                 lambda rows: self._drawn(shown, sentences, rows),
                 self._losses,
+                self.clipped,
             )
             losses.append(told["loss"])
             self.last = [*self.last, float(told.get("told", told["loss"]))][-tenth:]
@@ -178,6 +180,7 @@ def first_stages(
     if grounding.localiser:
         rate = config.localisation_learning_rate
         made.append(LocalisationStage(grounding.localiser, config.localisation, *rest, rate))
+        made[-1].clipped = grounding.localiser.clipped()
     return made
 
 

@@ -7,6 +7,7 @@ practised, and a weak pull leads back to the clone. Pictures are not shifted her
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from policies.learning import cosine
 from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
 from policies.learning.vla.kinds import Speaking
+from policies.learning.vla.looking import Looking
 from policies.learning.vla.shown import Sentences
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Improvement(Stateful):
         self.learners = learners
         self.clone, self.config, self.blur = clone, config, blur
         self.policy, self.average = copy.deepcopy(clone), copy.deepcopy(clone)
+        self.grounding = self.policy.grounding if isinstance(self.policy, Looking) else None
         self.optimizer = torch.optim.AdamW(
             learned(self.policy), config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
@@ -127,8 +130,10 @@ class Improvement(Stateful):
 
     def _judged(self, policy: Speaking, chunks: Chunks, sentences: Sentences, said: Tensor, rows: Tensor) -> Tensor:
         pictures = {name: shown[rows] for name, shown in chunks.pictures.items()}
-        prefix = policy.encode(policy.tell(*sentences.at(said[rows])), chunks.numbers[rows], pictures)
-        return self.likely(policy, prefix, chunks.tokens[rows])
+        numbers, told = chunks.numbers[rows], policy.tell(*sentences.at(said[rows]))
+        if policy is self.clone and self.grounding:  # its localiser is as it was: it is asked what it would do there
+            told = replace(told, positions=self.grounding.positions(numbers, pictures))
+        return self.likely(policy, policy.encode(told, numbers, pictures), chunks.tokens[rows])
 
     def _loss(self, likely: Tensor, tokens: Tensor, old: Tensor, advantage: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config

@@ -24,8 +24,9 @@ from sim.tasks.abilities import HasWords, referents_of
 if TYPE_CHECKING:
     from policies.algorithms.vla_rl import VlaRlConfig
 
-RATE = 0.1  # of the clone's learning rate, at first
-LAST = 0.02  # of the clone's learning rate, in the end
+# Of the clone's learning rate, not of the localiser's own: a tenth of that was too slow on a toy.
+RATE = 0.1  # at first
+LAST = 0.02  # in the end
 
 
 class Localisation(Stateful):
@@ -61,6 +62,7 @@ class Localisation(Stateful):
                 index.split(clone.micro_batch or clone.batch_size),
                 lambda rows: samples(grounding, chunks.pictures, truth, rows, self.generator),
                 lambda batch: losses(grounding, batch),
+                self.localiser.clipped(),
             )["told"]
         learners.agree(learned(self.localiser))
         average: Any = self.improvement.average

@@ -44,6 +44,15 @@ class Localiser(nn.Module):
             peaks = size // 2  # of the heatmaps, one for each keypoint
             self.uncertainty = nn.Sequential(nn.Linear(size + peaks, hidden), nn.ReLU(), nn.Linear(hidden, objects))
 
+    def clipped(self) -> list[list[nn.Parameter]]:
+        """The parameters whose gradients are clipped together: those of positions, and of how uncertain they are.
+
+        The likelihood's are steep where an error was not expected, and would leave nothing of the others.
+        """
+        judging = [] if self.uncertainty is None else [*self.uncertainty.parameters()]
+        theirs = {id(parameter) for parameter in judging}
+        return [[parameter for parameter in self.parameters() if id(parameter) not in theirs], judging]
+
     def forward(self, pictures: Mapping[str, Tensor]) -> Tensor:
         """Positions (n, objects, 3) of pictures name -> (n, height, width, 3) uint8.
 

@@ -168,6 +168,11 @@ class Looking(nn.Module):
                 localiser = Localiser(pictures, count, own, width, generator, config.uncertainty)
             self.grounding = Grounding(words, referents, config.offsets, localiser)
         localises = self.grounding is not None and self.grounding.localiser is not None
+        if config.uncertainty and not localises:
+            raise ValueError(
+                "network.uncertainty=true is of a localiser, and there is none: words must mean objects that nobody "
+                f"measures, and network.offsets must be over 0 (it is {config.offsets})"
+            )
         self.looked = pictures if config.looks or not localises else ()
         self.measure = nn.Linear(numbers + (self.grounding.size if self.grounding else 0), width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in self.looked})

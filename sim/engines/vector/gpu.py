@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from numba import config
 
 try:
@@ -9,6 +11,7 @@ try:
 except ImportError as error:  # pragma: no cover - numba always brings a `cuda` module of some kind
     raise ValueError("engines on a GPU need numba-cuda: pip install 'sim2metal[cuda]'") from error
 
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # few rows are no mistake: they are what the learner asked for
+if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # few rows are no mistake: they are what the learner asked for
 
 __all__ = ["cuda"]

@@ -42,7 +42,10 @@ def double(values):
     ],
 )
 def test_gradient_agrees_with_finite_differences(task_name: str, kind: str) -> None:
-    """A gated unit takes 20 s to compile in double precision; test_apg_torch.py holds its gradient to torch's."""
+    """A gated unit takes 20 s to compile in double precision: test_apg_torch.py holds quad_hover's to torch's daily.
+
+    That of quad_any with a gated unit is checked by `make test-all` alone: beside torch it takes 20 CPU-s, too.
+    """
     trainer = Apg(tasks.make(task_name), small(kind), seed=3).path
     rng = np.random.default_rng(0)
     batch, plan = double(trainer.vehicles.batch), double(trainer.plan)

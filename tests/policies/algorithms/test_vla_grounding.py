@@ -133,6 +133,19 @@ def test_the_localiser_learns_first_and_then_nothing_more(seen, looked_at, monke
         same(policy.grounding.localiser.state_dict(), localiser)
 
 
+def test_the_localiser_learns_by_a_rate_of_its_own(seen, looked_at, monkeypatch):
+    made = localising(seen, looked_at, monkeypatch)
+    for stage, wanted in zip(made.stages, ("learning_rate", "localisation_learning_rate"), strict=True):
+        assert stage.optimizer.defaults["lr"] == stage.rate == getattr(made.config, wanted)
+    assert made.stages[0].rate != made.stages[1].rate
+
+
+def test_an_uncertainty_without_a_localiser_is_refused(task, seen):
+    for told, offsets in ((task, 4), (seen, 0)):
+        with pytest.raises(ValueError, match=f"uncertainty=true is of a localiser.*it is {offsets}"):
+            cloning(told, offsets=offsets, uncertainty=True)
+
+
 def test_the_clone_is_shown_what_is_localised(seen, monkeypatch):
     made = cloning(seen, offsets=4, looks=False)
     told, sentences = made._shown()

@@ -81,6 +81,22 @@ def test_a_flow_acts_on_what_it_localises_and_so_does_its_file(task, tmp_path):
     assert not np.allclose(acted[0], acted[1], atol=1e-3) and not np.allclose(acted[0], acted[2], atol=1e-3)
 
 
+def test_errors_that_were_not_expected_leave_the_gradient_of_positions_as_it_is(task):
+    def gradients(expected):
+        made = Vla(task, localising(True, localisation=1, grounding=1), 0)
+        localiser = made.grounding.localiser
+        torch.nn.init.constant_(localiser.uncertainty[-1].bias, expected)
+        for _ in zip(range(2), made.learn(), strict=False):
+            pass
+        assert made.stages[1].over
+        named = [(name, value.grad) for name, value in localiser.named_parameters()]
+        return [[value for name, value in named if name.startswith("uncertainty") is which] for which in (False, True)]
+
+    (usual, _), (steep, head) = gradients(0.0), gradients(-6.0)
+    torch.testing.assert_close(steep, usual)
+    assert torch.nn.utils.get_total_norm(head) < 1.001
+
+
 @pytest.mark.parametrize("micro_batch", [0, 4])
 def test_shares_of_what_the_localiser_learns_change_nothing_but_the_order_of_sums(task, micro_batch):
     whole, parted = (
@@ -109,6 +125,18 @@ def test_in_practice_the_localiser_learns_on(task):
     for practised in (learner.improvement.policy, learner.improvement.average):
         assert off(practised, seen) < 0.8 * off(clone, seen)
     assert learner.controller().policy is learner.improvement.average
+
+
+def test_the_clone_is_asked_what_it_would_do_where_objects_are_localised_now(task):
+    settings = {"clone": localising(updates=100), "iterations": 2, "critic_alone": 0, "localisation": 20}
+    learner = VlaRl(task, few(**settings, learning_rate=1e-9, anchor=1.0), 0)  # nothing but the localiser learns
+    rows = [row for row in learner.learn() if "success" in row]
+    before, after = (
+        some.grounding.positions(torch.zeros(200, 2), {"camera": torch.from_numpy(looked(task)["camera"])})
+        for some in (learner.cloning.average, learner.improvement.policy)
+    )
+    assert float((before - after).norm(dim=-1).median()) > 0.02
+    assert rows[-1]["clone_kl"] < 1e-5
 
 
 def test_in_practice_it_stays_as_it_is_where_it_is_not_to_learn(task):

@@ -58,6 +58,15 @@ def test_rows_are_the_axis_as_long_as_nobody_has_stepped(tmp_path, monkeypatch):
     assert restart in second.read_bytes() and restart not in first.read_bytes()
 
 
+def test_the_axis_never_goes_back(tmp_path, monkeypatch):
+    library = Library()
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    with Log(tmp_path, logger=loggers.begun("wandb", tmp_path, {})) as log:
+        for steps in (0.0, 0.0, 0.0, 2.0, 0.0, 7.0):
+            log.write({"env_steps": steps, "loss": 1.0})
+    assert [step for step, _ in library.rows] == [1, 2, 3, 3, 5, 7]
+
+
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_every_row_goes_there_and_the_folder_keeps_its_own(name, tmp_path, monkeypatch):
     library = Library()

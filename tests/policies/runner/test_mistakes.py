@@ -19,7 +19,8 @@ def where(old, new):
     """An algorithm that has the one and not the other, and what stands before the setting's name."""
     for algorithm in ALGORITHMS:
         made = algorithm_class(algorithm).Config()
-        for prefix, group in (("algorithm.", made), ("algorithm.base.", getattr(made, "base", None)), ("", Options())):
+        parts = {f"algorithm.{name}.": getattr(made, name, None) for name in ("base", "network")}
+        for prefix, group in {"algorithm.": made, **parts, "": Options()}.items():
             if hasattr(group, new) and not hasattr(group, old):
                 return algorithm, prefix
     raise AssertionError(f"no algorithm has a setting {new!r}")

@@ -19,15 +19,15 @@ from tests.policies.language.tiny_bert import written
 COLOURS, RELATIONS = 3, 4
 CAMERA = Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0, dtype="uint8")
 OFF = 0.08 * torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
-THINGS = [
+ASKED = [
     (a, where, b) for a in range(COLOURS) for where in range(RELATIONS) for b in range(COLOURS) if a not in (b, where)
 ]
 UNSEEN = [(a, a, b) for a in range(COLOURS) for b in range(COLOURS) if a != b]
 
 
-def sentence(thing):
+def sentence(one):
     """Words (4, 11) "put A RELATION B", each known by what it is and, as by a sentence encoder, by where it is."""
-    a, where, b = thing
+    a, where, b = one
     words = torch.zeros(4, 11)
     words[range(4), [0, 1 + a, 1 + COLOURS + where, 1 + b]] = 1.0
     words[1, 8], words[3, 9] = 1.0, 1.0
@@ -38,11 +38,11 @@ def scene(n, generator):
     return torch.rand(n, 3, 3, generator=generator) * torch.tensor([0.3, 0.4, 0.02])
 
 
-def truth(places, things):
-    """Where the things, the one that moves, and the place where it goes, are (n, 5, 3)."""
-    row = torch.arange(len(things))
-    a, where, b = torch.tensor(things).T
-    return torch.cat([places, places[row, a][:, None], (places[row, b] + OFF[where])[:, None]], 1)
+def truth(positions, asked):
+    """Where the objects, the one that moves, and the place where it goes, are (n, 5, 3)."""
+    row = torch.arange(len(asked))
+    a, where, b = torch.tensor(asked).T
+    return torch.cat([positions, positions[row, a][:, None], (positions[row, b] + OFF[where])[:, None]], 1)
 
 
 def learned(first):
@@ -52,8 +52,8 @@ def learned(first):
     optimizer = torch.optim.Adam(grounding.parameters(), 2e-2)
     there = torch.ones(32, 4, dtype=torch.bool)
     for _ in range(400):
-        things = [THINGS[k] for k in torch.randint(len(THINGS), (32,), generator=generator)]
-        loss = grounding.loss(torch.stack([sentence(t) for t in things]), there, truth(scene(32, generator), things))
+        asked = [ASKED[k] for k in torch.randint(len(ASKED), (32,), generator=generator)]
+        loss = grounding.loss(torch.stack([sentence(t) for t in asked]), there, truth(scene(32, generator), asked))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -65,18 +65,20 @@ def grounding():
     return learned(0)
 
 
-@pytest.mark.parametrize("things", [THINGS, UNSEEN], ids=["learned", "never_said"])
-def test_words_point_at_what_they_mean(grounding, things):
-    places = scene(len(things), torch.Generator().manual_seed(1))
-    so = truth(places, things)
+@pytest.mark.parametrize("asked", [ASKED, UNSEEN], ids=["learned", "never_said"])
+def test_words_refer_to_what_they_mean(grounding, asked):
+    positions = scene(len(asked), torch.Generator().manual_seed(1))
+    so = truth(positions, asked)
     grounding.normalise(so)
-    words = torch.stack([sentence(thing) for thing in things])
-    chosen = grounding.resolve(words, torch.ones(len(things), 4, dtype=torch.bool))
-    assert chosen.shape == (len(things), grounding.kept) and (chosen.sum(1) == 4.0).all()
-    read = grounding.targets(chosen, places).unflatten(1, (2, 3)) * grounding.deviation[3:] + grounding.mean[3:]
+    words = torch.stack([sentence(one) for one in asked])
+    chosen = grounding.resolve(words, torch.ones(len(asked), 4, dtype=torch.bool))
+    assert chosen.shape == (len(asked), grounding.kept) and (chosen.sum(1) == 4.0).all()
+    read = grounding.targets(chosen, positions).unflatten(1, (2, 3)) * grounding.deviation[3:] + grounding.mean[3:]
     assert (read - so[:, 3:]).norm(dim=-1).max() < 0.01
     # Of the offsets several may have become the same.
-    assert torch.allclose(grounding.targets(grounding.label(so), places), grounding.targets(chosen, places), atol=0.1)
+    assert torch.allclose(
+        grounding.targets(grounding.label(so), positions), grounding.targets(chosen, positions), atol=0.1
+    )
 
 
 def test_what_is_not_there_says_nothing(grounding):
@@ -88,14 +90,14 @@ def test_what_is_not_there_says_nothing(grounding):
 
 def test_the_clone_does_not_teach_words_what_they_mean(grounding):
     numbers = scene(4, torch.Generator().manual_seed(0)).flatten(1).requires_grad_()
-    words, there = torch.stack([sentence(t) for t in THINGS[:4]]), torch.ones(4, 4, dtype=torch.bool)
+    words, there = torch.stack([sentence(t) for t in ASKED[:4]]), torch.ones(4, 4, dtype=torch.bool)
     assert not grounding.targets(grounding.resolve(words, there), grounding.positions(numbers, {})).requires_grad
 
 
-def shown(places):
-    """Pictures (n, 16, 16, 3) of a red and a green square of 3 pixels at places (n, 2, 3), which are 0.03 a pixel."""
-    pictures = torch.full((len(places), 16, 16, 3), 60, dtype=torch.uint8)
-    corners = (places[..., :2] / 0.03).round().long()
+def shown(positions):
+    """Pictures (n, 16, 16, 3) of a red and a green square of 3 pixels at positions (n, 2, 3), 0.03 a pixel."""
+    pictures = torch.full((len(positions), 16, 16, 3), 60, dtype=torch.uint8)
+    corners = (positions[..., :2] / 0.03).round().long()
     for colour in range(2):
         for n, (right, down) in enumerate(corners[:, colour].tolist()):
             pictures[n, down : down + 3, right : right + 3] = torch.tensor([0, 0, 0], dtype=torch.uint8)
@@ -110,7 +112,7 @@ def table(n, generator):
     return at * torch.tensor([1.0, 1.0, 0.0])
 
 
-def test_things_that_nobody_measures_are_found_in_pictures():
+def test_objects_that_nobody_measures_are_localised_in_pictures():
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     eyes = EncoderConfig(channels=[8, 4], strides=[1, 1], shift=0)
