@@ -135,8 +135,8 @@ class Writer:
 
     def constant(self, data: NDArray[Any], kind: str = "float", prefix: str = "weights") -> str:
         """The name of a constant array; equal ones are stored once."""
-        held = [len(texts) for of, texts in self.constants.values() if of == kind]
-        if data.size not in held:  # one of this size may be the same
+        sizes = [len(texts) for of, texts in self.constants.values() if of == kind]
+        if data.size not in sizes:  # one of this size may be the same
             self.bound(self._numbers() + data.size)  # before they become texts
         texts = [literal(v) for v in data.ravel()] if kind == "float" else [str(int(v)) for v in data.ravel()]
         for name, held in self.constants.items():
