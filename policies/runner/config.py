@@ -356,7 +356,8 @@ def built(composed: Any, choices: Mapping[str, str], overrides: Iterable[str]) -
 
 def _check_engine(engine: str, task: Any) -> None:
     """SettingsError for a word that is nobody's; what this task lacks is said when it is made."""
-    if engine and ":" not in engine and engine not in {**(engines := known(task)), **plugins("engine")}:
+    engines = [*known(task), *plugins("engine")]
+    if engine and ":" not in engine and engine not in engines:
         raise SettingsError(unknown("engine", engine, engines) + ", or module:Class")
 
 

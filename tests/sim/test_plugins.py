@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from policies.runner.config import Options
+from policies.runner.config import compose
+from policies.runner.mistakes import SettingsError
 from sim import registry
 from sim.engines import ENGINES
 from sim.registry import StrangerError, load, names_from, package_of, plugins
@@ -80,6 +81,6 @@ def test_choices_and_settings_know_them(tmp_path, monkeypatch):
     installed(tmp_path, monkeypatch, "acme", "[sim2metal.engines]\nwhirl = acme_whirl:Whirl\n", acme_whirl="")
     with pytest.raises(ValueError, match=r"unknown engine 'whrl' \(did you mean 'whirl'\?\); choices: .*flight"):
         load("engine", "whrl", ENGINES)
-    assert Options(engine="whirl").engine == "whirl"
-    with pytest.raises(Exception, match="unknown engine 'whrl'"):
-        Options(engine="whrl")
+    assert compose(["engine=whirl"]).options.engine == "whirl"
+    with pytest.raises(SettingsError, match=r"unknown engine 'whrl' \(did you mean 'whirl'\?\); choices: .*flight"):
+        compose(["engine=whrl"])
