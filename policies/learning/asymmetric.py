@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms import LearningError
+from policies.learning.demonstrations import lacking
 from policies.learning.networks import Normalizer
 from policies.models.networks import Array
 from policies.models.vision import ObservationEncoder
@@ -75,10 +76,11 @@ class AsymmetricObservation:
 
     def learn(self, episodes: list[Episode]) -> None:
         """What is usual, from demonstrations. LearningError when they do not tell what is privileged."""
+        if found := lacking(episodes, [s.name for s in self.privileged]):
+            number, missing = found
+            raise LearningError(
+                f"demonstration {number} does not tell {missing[0]!r}, which critics are to see: "
+                "set algorithm.asymmetric=false (and algorithm.hindsight=0), or let the task's expert demonstrate"
+            )
         for episode in episodes:
-            if missing := [s.name for s in self.privileged if s.name not in episode.signals]:
-                raise LearningError(
-                    f"demonstration {episode.number} does not tell {missing[0]!r}, which critics are to see: "
-                    "set algorithm.asymmetric=false (and algorithm.hindsight=0), or let the task's expert demonstrate"
-                )
             self.normalizer.update(torch.from_numpy(spec.pack(self.privileged, episode.signals)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +64,14 @@ class Demonstrations:
             raise ValueError("there is no demonstration")
         shown = {s.name: np.concatenate([e.signals[s.name] for e in episodes]) for s in spec.pictures(task.policy)}
         return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32), shown)
+
+
+def lacking(episodes: Iterable[Episode], names: Sequence[str]) -> tuple[int, list[str]] | None:
+    """The number of the first episode that does not tell all of these signals, and those; None if all do."""
+    for episode in episodes:
+        if missing := [name for name in names if name not in episode.signals]:
+            return episode.number, missing
+    return None
 
 
 def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:

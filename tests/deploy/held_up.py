@@ -1,9 +1,13 @@
-"""A link that holds up what is sent, ever longer, as a queue that fills: nothing is lost, no silence betrays it."""
+"""Links that hold messages up: ever longer, as a queue that fills, or all of them until they come at once."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+import pytest
+
+from deploy.guard import REASONS
 
 FILLS = 0.5  # s of waiting that are added per second
 
@@ -27,3 +31,19 @@ class HeldUp:
         self._waiting.append((now + wait, given))
         while self._waiting and self._waiting[0][0] <= now:
             self.send(*self._waiting.popleft()[1])
+
+
+def check_catching_up(vehicle: Any, silence: Callable[[], float]) -> None:
+    """The computer sleeps for 0.4 s; then all that its buffer kept is read within 40 ms, while the loop goes on."""
+    for _ in range(100):
+        vehicle.hears(0.0)
+        vehicle.step()
+    stopped = []
+    vehicle.now += 0.4
+    for k in range(1, 41):
+        vehicle.now -= 0.009  # of a period of 10 ms: they come one per ms
+        vehicle.hears(0.4 - 0.009 * k)
+        age = vehicle.step().age["position"]
+        assert silence() == 0.0 and age == pytest.approx(0.4 - 0.009 * k, abs=3e-3)
+        stopped.append(REASONS[vehicle.guard.latched[0]])
+    assert stopped[:5] == ["none"] * 5 and stopped[5:] == ["stale signal"] * 35

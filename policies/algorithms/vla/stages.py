@@ -19,6 +19,7 @@ from policies.algorithms import LearningError
 from policies.algorithms.vla.descent import descend
 from policies.learning import cosine
 from policies.learning.buffers import Batch
+from policies.learning.demonstrations import lacking
 from policies.learning.encoders import columns, kept
 from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
@@ -40,12 +41,12 @@ def true_positions(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
     """Of objects and targets (n, objects + targets, 3) at every step, m; LearningError where none says."""
     objects, targets = referents_of(task)
     names = objects, *targets
-    for episode in episodes:
-        if missing := [name for name in names if name not in episode.signals]:
-            raise LearningError(
-                f"demonstration {episode.number} does not tell {', '.join(missing)}, from which words are grounded: "
-                "set algorithm.network.offsets=0, or take other data"
-            )
+    if found := lacking(episodes, names):
+        number, missing = found
+        raise LearningError(
+            f"demonstration {number} does not tell {', '.join(missing)}, from which words are grounded: "
+            "set algorithm.network.offsets=0, or take other data"
+        )
     told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
     positions: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
     return positions

@@ -22,7 +22,7 @@ from torch import Tensor
 from policies.algorithms import LearningError
 from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, executed
 from policies.learning.chunk_rollout import ChunkRewards, Transition
-from policies.learning.demonstrations import Demonstrations
+from policies.learning.demonstrations import Demonstrations, lacking
 from policies.learning.encoders import SHARP, Encoders
 from policies.learning.networks import Normalizer, Stateful, mlp
 from policies.learning.offline import Pretraining, offline
@@ -133,12 +133,12 @@ class Eyes(Stateful):
 
     def _privileged(self, episodes: Sequence[Episode]) -> Tensor:
         """What only recordings know (n, p), normalised. LearningError where they do not know it."""
-        for episode in episodes:
-            if missing := [s.name for s in self.known if s.name not in episode.signals]:
-                raise LearningError(
-                    f"demonstration {episode.number} does not tell {', '.join(missing)}, by which eyes learn: set "
-                    "algorithm.base.eyes.auxiliary=0, or take other data"
-                )
+        if found := lacking(episodes, [s.name for s in self.known]):
+            number, missing = found
+            raise LearningError(
+                f"demonstration {number} does not tell {', '.join(missing)}, by which eyes learn: set "
+                "algorithm.base.eyes.auxiliary=0, or take other data"
+            )
         told = torch.from_numpy(np.concatenate([spec.pack(self.known, episode.signals) for episode in episodes]))
         if self.done == 0:
             self.likely.update(told)

@@ -21,7 +21,7 @@ from deploy.loop import run
 from deploy.safety.envelope import Envelope
 from tests.deploy.crazyflie.bench import served
 from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY
-from tests.deploy.held_up import HeldUp
+from tests.deploy.held_up import HeldUp, check_catching_up
 
 PERIOD, WRAPS = 0.01, 1 << 24  # s; of the stamps, ms
 
@@ -76,20 +76,8 @@ def test_signals_that_waited_are_stale_though_they_arrive_without_a_pause(policy
 
 
 def test_what_was_held_back_is_as_old_as_it_is_when_it_comes_at_once(policy: PolicyFile):
-    """The computer sleeps for 0.4 s; then all that its buffer kept is read within 40 ms, while the loop goes on."""
     vehicle = Vehicle(policy)
-    for _ in range(100):
-        vehicle.hears(0.0)
-        vehicle.step()
-    stopped = []
-    vehicle.now += 0.4
-    for k in range(1, 41):
-        vehicle.now -= 0.009  # of PERIOD: they come one per ms
-        vehicle.hears(0.4 - 0.009 * k)
-        age = vehicle.step().age["position"]
-        assert vehicle.link.silence() == 0.0 and age == pytest.approx(0.4 - 0.009 * k, abs=3e-3)
-        stopped.append(REASONS[vehicle.guard.latched[0]])
-    assert stopped[:5] == ["none"] * 5 and stopped[5:] == ["stale signal"] * 35
+    check_catching_up(vehicle, vehicle.link.silence)
 
 
 def test_a_packet_that_comes_twice_is_no_news(policy: PolicyFile):

@@ -16,7 +16,7 @@ from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import MavlinkError
 from deploy.safety.envelope import Envelope
-from tests.deploy.held_up import HeldUp
+from tests.deploy.held_up import HeldUp, check_catching_up
 from tests.deploy.mavlink.bench import driver_for, flown_again, served
 
 PERIOD, BOOTED = 0.01, 1234.5  # s; for how long the vehicle has been on at the beginning
@@ -92,20 +92,8 @@ def test_signals_that_waited_are_stale_though_they_arrive_without_a_pause(policy
 
 @pytest.mark.parametrize("state", [WHOLE, PARTS])
 def test_what_was_held_back_is_as_old_as_it_is_when_it_comes_at_once(policy: PolicyFile, state: tuple[str, ...]):
-    """The computer sleeps for 0.4 s; then all that its buffer kept is read within 40 ms, while the loop goes on."""
     vehicle = Vehicle(policy, state)
-    for _ in range(100):
-        vehicle.hears(0.0)
-        vehicle.step()
-    stopped = []
-    vehicle.now += 0.4
-    for k in range(1, 41):
-        vehicle.now -= 0.009  # of PERIOD: they come one per ms
-        vehicle.hears(0.4 - 0.009 * k)
-        age = vehicle.step().age["position"]
-        assert vehicle.link.silence(*state) == 0.0 and age == pytest.approx(0.4 - 0.009 * k, abs=3e-3)
-        stopped.append(REASONS[vehicle.guard.latched[0]])
-    assert stopped[:5] == ["none"] * 5 and stopped[5:] == ["stale signal"] * 35
+    check_catching_up(vehicle, lambda: vehicle.link.silence(*state))
 
 
 @pytest.mark.parametrize("state", [WHOLE, PARTS])
