@@ -263,7 +263,6 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
             config.data_received_cb.add_callback(lambda stamp, values, block, uri=uri: stamps[uri].append(stamp))
             scf.cf.log.add_config(config)
             config.start()
-        assert min(times) < 0.5, f"fully connected after {times} s"  # 0.07 s on a machine that is not busy
         time.sleep(2.0)
         for scf in clients:
             threading.Thread(target=scf.close_link).start()  # a second each, for cflib
@@ -271,6 +270,8 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
         behind = process.communicate(timeout=30.0)[0]
     # A machine that was too busy for real time: then it says by how much, and that is all that may be missing.
     slipped = float(behind.removeprefix("behind the clock: ").split()[0]) if behind else 0.0
+    # 0.07 s where nothing else runs. Each of its 300 packets waits for a step of all vehicles.
+    assert min(times) < (5.0 if slipped else 0.5), f"fully connected after {times} s, {slipped} s behind the clock"
     for seen in stamps.values():
         steps = np.diff(seen)  # of the vehicle's clock: none is lost, nor late
         assert len(seen) > 100 and all(step == 10 or step > 1e3 * MOST_BEHIND for step in steps)

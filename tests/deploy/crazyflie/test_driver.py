@@ -103,6 +103,14 @@ def height(simulation: Simulation) -> float:
     return simulation.vehicles[0].firmware.sensed.position[2]
 
 
+def on_the_ground(simulation: Simulation) -> bool:
+    """It may sink its last millimetre when the flight is over: a busy machine is late with that."""
+    end = time.monotonic() + 5.0
+    while height(simulation) >= 0.02 and time.monotonic() < end:
+        time.sleep(0.02)
+    return height(simulation) < 0.02
+
+
 @pytest.mark.parametrize("onboard", [True, False])
 def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Simulation, uri: str, onboard: bool):
     driver = Crazyflie(100.0, Settings(uri=uri, onboard=onboard, height=0.4))
@@ -121,7 +129,7 @@ def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Sim
     report = driver.report()
     assert "landed" in report and any("battery after" in line for line in report)
     assert float(report[0].split()[1]) < 0.15  # m, over the last second
-    assert height(simulation) < 0.02
+    assert on_the_ground(simulation)
     firmware = simulation.vehicles[0].firmware
     assert not firmware.supervisor.armed and firmware.ratios == (0.0, 0.0, 0.0, 0.0)
     assert not onboard or firmware.parameters["policy.mode"] == 0.0
@@ -134,7 +142,7 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     record = run(policy, driver, guard)  # without a limit: the driver says when it is over
     assert record.stopped.any() and driver.done
     assert driver.report()[-4:-1] == ["held for 2 s by the guard", "landed by the guard", "landed"]
-    assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
+    assert on_the_ground(simulation) and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
 def test_held_it_keeps_its_heading(policy: PolicyFile, simulation: Simulation, uri: str):
@@ -175,7 +183,7 @@ def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simul
     record = run(policy, driver, guard)
     assert record.stopped.any() and "held for 2 s by the guard" in driver.report() and "landed" in driver.report()
     assert len(told) > 4 * 30 and np.reshape(told, (-1, 4)).any(axis=1).all()
-    assert height(simulation) < 0.02
+    assert on_the_ground(simulation)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +219,14 @@ def test_it_holds_its_place_though_nothing_arrives_for_a_while(
     assert record.stopped.any() and report.count("held for 2 s by the guard") == 1
     assert "landed by the guard" in report and "landed" in report
     assert len(heights) > 50 and min(heights) > 0.5
-    assert height(simulation) < 0.02
+    assert on_the_ground(simulation)
 
 
 def test_the_guards_limit_on_the_voltage_lands_it(policy: PolicyFile, simulation: Simulation, uri: str):
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
     guard = Guard(policy.inputs, policy.outputs, Envelope(min_voltage=4.2), driver.signals)
     record = run(policy, driver, guard)
-    assert record.interventions["low battery"] and driver.done and height(simulation) < 0.02
+    assert record.interventions["low battery"] and driver.done and on_the_ground(simulation)
 
 
 def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, simulation: Simulation, uri: str):
@@ -418,7 +426,7 @@ def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFi
     time.sleep(1.0)
     firmware = simulation.vehicles[0].firmware
     assert firmware.supervisor.state.name == "LOCKED" and firmware.ratios == (0.0, 0.0, 0.0, 0.0)
-    assert height(simulation) < 0.02
+    assert on_the_ground(simulation)
     driver = Crazyflie(100.0, Settings(uri=uri))
     with pytest.raises(LinkError, match="locked: reboot it"), driver:
         pass
@@ -460,7 +468,7 @@ def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simul
     finally:
         onboard.runtime = sound
     assert any("handed back on board: the policy's command" in note for note in driver.report()) and driver.done
-    assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.policy_failed
+    assert on_the_ground(simulation) and simulation.vehicles[0].firmware.policy_failed
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))  # selecting it anew is another chance
     assert run(policy, driver, steps=300).steps == 300
 
@@ -477,7 +485,7 @@ def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.3, empty=4.2))
     record = run(policy, driver)
     assert any(note.startswith("landed for the battery") for note in driver.report()) and driver.done
-    assert 5.0 < record.duration < 12.0 and height(simulation) < 0.02
+    assert 5.0 < record.duration < 12.0 and on_the_ground(simulation)
 
 
 def lands_after(volts: Callable[[int], float], ratio: Callable[[int], float], **more: object) -> int:
