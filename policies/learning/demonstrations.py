@@ -74,6 +74,21 @@ def lacking(episodes: Iterable[Episode], names: Sequence[str]) -> tuple[int, lis
     return None
 
 
+def privileged(episodes: Sequence[Episode], known: spec.Group, setting: str) -> Array:
+    """What only recordings know, every step of all episodes (n, p). LearningError where they do not know it.
+
+    `setting`: which, at 0, does without.
+    """
+    if found := lacking(episodes, [s.name for s in known]):
+        number, missing = found
+        raise LearningError(
+            f"demonstration {number} does not tell {', '.join(missing)}, by which pictures are learned: set "
+            f"{setting}=0, or take other data"
+        )
+    told: Array = np.concatenate([spec.pack(known, episode.signals) for episode in episodes])
+    return told
+
+
 def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:
     """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
     if config.demonstrations:

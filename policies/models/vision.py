@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.models.networks import Array, Layer
+from policies.models.networks.feed_forward import FeedForward
 from sim import spec
 from sim.spec import Group
 
@@ -141,6 +142,37 @@ class FlatEncoder:
         """The same as ONNX nodes, from the picture; the name of the numbers."""
         x, _, _ = write_convolved(graph, picture, self.shape, self.layers, self.strides)
         return graph.rows(graph.add("Relu", x), self.size)
+
+
+@dataclass
+class EstimatingEncoder:
+    """What a perceptron tells of what another encoder finds: estimates of a state, not features of a picture."""
+
+    found: PictureEncoder
+    head: FeedForward
+
+    def __post_init__(self) -> None:
+        if self.head.inputs != self.found.size:
+            raise ValueError(f"the perceptron takes {self.head.inputs} numbers, the encoder finds {self.found.size}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the pictures: height, width, 3."""
+        return self.found.shape
+
+    @property
+    def size(self) -> int:
+        """Numbers per picture."""
+        return self.head.outputs
+
+    def see(self, pictures: NDArray[np.uint8]) -> Array:
+        """Estimates (n, size) of pictures (n, height, width, 3), each picture by itself."""
+        found = self.found.see(pictures)
+        return np.concatenate([self.head.forward(one[None], {})[0] for one in found])
+
+    def write(self, graph: Graph, picture: str) -> str:
+        """The same as ONNX nodes, from the picture; the name of the estimates."""
+        return self.head.write(graph, self.found.write(graph, picture))
 
 
 ENCODERS: dict[str, type[KeypointEncoder] | type[FlatEncoder]] = {"keypoints": KeypointEncoder, "flat": FlatEncoder}

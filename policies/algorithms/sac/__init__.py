@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.learning import cosine
+from policies.learning.state_estimation import StateEstimation
 from policies.models.controller import FeaturePolicy
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures
@@ -66,6 +67,7 @@ class SacConfig:
     critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
     activation: str = "relu"
     sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any
+    estimator: StateEstimation = field(default_factory=StateEstimation)  # of them, which learns before, if it does
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
     easy: float = 0.9  # share of episodes with an easier start, at first
     final_easy: float = 0.5  # and at the end
@@ -100,6 +102,11 @@ class SacConfig:
             raise ValueError(f"residual must be between 0 and 1, got {self.residual}")
         if not self.real_penalty >= 0.0:
             raise ValueError(f"real_penalty must be at least 0, got {self.real_penalty}")
+        if self.estimator.updates and (self.real_data or self.residual or self.earlier or self.parts > 1):
+            raise ValueError(
+                "algorithm.estimator.updates does not go with algorithm.real_data, residual, earlier or parts: "
+                "set those to their defaults, or it to 0"
+            )
         if not -1.0 < self.correlation < 1.0:
             raise ValueError(f"correlation must be between -1 and 1, got {self.correlation}")
         if len(self.lengths) != 2:
@@ -165,6 +172,10 @@ class Sac:
         why = beyond(task, config, device)
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
+        if config.estimator.updates:
+            from policies.algorithms.sac.estimated import EstimatedPath
+
+            return EstimatedPath(task, config, seed, device)
         if config.real_data:
             from policies.algorithms.sac.reality import MixedPath
 

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms import LearningError
 from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, executed
 from policies.learning.chunk_rollout import ChunkRewards, Transition
-from policies.learning.demonstrations import Demonstrations, lacking
+from policies.learning.demonstrations import Demonstrations, privileged
 from policies.learning.encoders import SHARP, Encoders
 from policies.learning.networks import Normalizer, Stateful, mlp
 from policies.learning.offline import Pretraining, offline
@@ -133,13 +132,7 @@ class Eyes(Stateful):
 
     def _privileged(self, episodes: Sequence[Episode]) -> Tensor:
         """What only recordings know (n, p), normalised. LearningError where they do not know it."""
-        if found := lacking(episodes, [s.name for s in self.known]):
-            number, missing = found
-            raise LearningError(
-                f"demonstration {number} does not tell {', '.join(missing)}, by which eyes learn: set "
-                "algorithm.base.eyes.auxiliary=0, or take other data"
-            )
-        told = torch.from_numpy(np.concatenate([spec.pack(self.known, episode.signals) for episode in episodes]))
+        told = torch.from_numpy(privileged(episodes, self.known, "algorithm.base.eyes.auxiliary"))
         if self.done == 0:
             self.likely.update(told)
         return self.likely(told)

@@ -24,7 +24,7 @@ from sim.scenes.track import Track, oval, random_track, read_track
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.opponents import Play
-from sim.tasks.race.recipes import APG, PPO, ROBUST_PPO
+from sim.tasks.race.recipes import APG, PPO, ROBUST_PPO, SAC
 from sim.tasks.sight import CameraConfig
 from sim.terms import Feature, Mirror
 
@@ -123,7 +123,11 @@ class CarRace:
     scores = {"success": "%", "duration": "s", "lap_time": "s", "speed": "m/s", "lap": "%"}
     goal = ""
     corruption = {"path": 0.05, "steering": 0.05, "speed": 0.3}
-    recipes: ClassVar[Recipes] = {"ppo": {"default": PPO, "robust": ROBUST_PPO}, "apg": {"default": APG}}
+    recipes: ClassVar[Recipes] = {
+        "ppo": {"default": PPO, "robust": ROBUST_PPO},
+        "apg": {"default": APG},
+        "sac": {"default": SAC},
+    }
     camera: CameraConfig | None = None  # of one that makes pictures
     panorama: Array | None = None  # around the track; None: ours
     held_out: frozenset[str] = frozenset()  # what of pictures is unlike all of training

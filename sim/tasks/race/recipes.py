@@ -60,6 +60,25 @@ STUDENT: dict[str, Any] = {
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
+# One car that tries for 20 minutes, from nothing.
+SAC: dict[str, Any] = {
+    "algorithm.total_steps": 24_000,
+    "algorithm.num_envs": 1,
+    "algorithm.warmup_steps": 600,
+    "algorithm.updates_per_step": 4,
+    "algorithm.correlation": 0.8,
+    "algorithm.initial_std": 0.5,
+    "algorithm.report_every": 1200,  # a minute
+}
+# The same from pictures: who tells how far walls are learned that from a beginner's laps on other tracks.
+SEEN_SAC: dict[str, Any] = {
+    **SAC,
+    "task.expert": "human",
+    "algorithm.estimator.updates": 3000,
+    "algorithm.sight.head": "flat",
+    "algorithm.sight.channels": [16, 32, 32],
+    "algorithm.sight.strides": [4, 2, 2],
+}
 # From pictures by trial: eyes learn from a beginner's laps on other tracks, and 20 minutes are driven by one car.
 FAST: dict[str, Any] = {
     "task.expert": "human",

@@ -8,7 +8,7 @@ from typing import ClassVar
 from sim.spec import Signal
 from sim.tasks import Recipes
 from sim.tasks.race import LAST, RATE, CarRace, RaceConfig
-from sim.tasks.race.recipes import FAST, STUDENT
+from sim.tasks.race.recipes import FAST, SEEN_SAC, STUDENT
 from sim.tasks.sight import EVERYTHING, OF_CAMERAS, OF_PICTURES, CameraConfig
 from sim.terms import Mirror
 
@@ -44,7 +44,11 @@ class CarRaceVision(CarRace):
     config: VisionConfig
     name = "car_race_vision"
     algorithm = "student"
-    recipes: ClassVar[Recipes] = {"student": {"default": STUDENT}, "rlpd": {"default": FAST}}
+    recipes: ClassVar[Recipes] = {
+        "student": {"default": STUDENT},
+        "rlpd": {"default": FAST},
+        "sac": {"default": SEEN_SAC},
+    }
     teacher: type[CarRace] = CarRace
     sensed_reward = None  # type: ignore[assignment]  # it senses no walls
     rehearsal = None  # type: ignore[assignment]  # nobody learns from pictures by gradients

@@ -130,7 +130,7 @@ def test_recordings_that_do_not_tell_it_are_refused():
     learner = Rlpd(ToySight(), dataclasses.replace(TINY, base=dataclasses.replace(TINY.base, eyes=eyes)), 0)
     shown = learner.run.demonstrations
     blind = [dataclasses.replace(e, signals={k: v for k, v in e.signals.items() if k != "goal"}) for e in shown]
-    with pytest.raises(LearningError, match="does not tell goal, by which eyes learn: set .*eyes.auxiliary=0"):
+    with pytest.raises(LearningError, match="does not tell goal, by which pictures are learned: set .*auxiliary=0"):
         next(learner.cloning.seeing.learn(blind, learner.run.rewards, 1))
     with pytest.raises(ValueError, match="auxiliary must be at least 0"):
         EyesConfig(auxiliary=-1.0)

@@ -1,0 +1,135 @@
+"""SAC from pictures by an encoder that learned before to tell what is privileged, and stays as it is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from policies.algorithms import LearningError
+from policies.algorithms.sac import Sac, SacConfig
+from policies.evaluate import evaluate
+from policies.learning.state_estimation import StateEstimation
+from policies.learning.state_estimation.learner import StateEstimator
+from policies.models.export import export
+from policies.models.networks.feed_forward import FeedForward
+from policies.models.vision import EncoderConfig, EstimatingEncoder
+from sim.tasks import make
+from tests.policies.resumed import learned, same
+from tests.policies.toy_reach import ToyReach
+from tests.policies.toy_sight import ToySight, drawn
+
+SIGHT = EncoderConfig([4, 4], [2, 2], "flat", shift=0)
+ESTIMATOR = StateEstimation(updates=20, episodes=4, batch_size=16, hidden=[16], learning_rate=3e-3)
+TINY = SacConfig(
+    total_steps=120,
+    num_envs=2,
+    warmup_steps=20,
+    batch_size=16,
+    hidden=[16],
+    critic_hidden=[16],
+    report_every=20,
+    evaluation_episodes=4,
+    sight=SIGHT,
+    estimator=ESTIMATOR,
+)
+
+
+def numbers(*modules):
+    return [p.detach().clone() for module in modules for p in module.parameters()]
+
+
+def estimator_of(path):
+    return numbers(path.estimator.encoders, path.estimator.telling)
+
+
+def test_an_encoder_learns_to_tell_what_is_privileged():
+    estimator = StateEstimator(ToySight(), dataclasses.replace(ESTIMATOR, updates=400, episodes=12), SIGHT, 0)
+    rows = list(estimator.learn())
+    assert [row["progress"] for row in rows] == [0.25, 0.5, 0.75, 1.0]
+    assert rows[-1]["untold"] < 0.2 and estimator.finished and not list(estimator.learn())
+    goal = np.array([[0.5, -0.5], [-0.7, 0.3]])
+    pictures = drawn(goal, np.zeros((2, 2)))
+    told = estimator.usual.invert(estimator.look({"camera": torch.from_numpy(pictures)})).numpy()
+    np.testing.assert_allclose(told, goal, atol=0.3)  # goals that it never saw
+    (encoder,) = estimator.exported().values()
+    np.testing.assert_allclose(encoder.see(pictures), estimator.look({"camera": torch.from_numpy(pictures)}), atol=1e-4)
+    np.testing.assert_array_equal(encoder.see(pictures)[1:], encoder.see(pictures[1:]))  # each picture by itself
+
+
+def test_it_sees_first_and_then_tries(tmp_path):
+    task = make("car_race_vision", expert="human", width=16, height=16, steps=400, tracks=2, vary=False)
+    config = dataclasses.replace(TINY, estimator=dataclasses.replace(ESTIMATOR, episodes=2))
+    learner = Sac(task, config, 0)
+    path = learner.path
+    before, running = estimator_of(path), learner.learn()
+    assert next(running).keys() == {"progress", "env_steps", "untold"}
+    taught, actor = estimator_of(path), numbers(path.actor)
+    assert any(not torch.equal(a, b) for a, b in zip(before, taught, strict=True))
+    assert list(running)[-1]["progress"] == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(taught, estimator_of(path), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(actor, numbers(path.actor), strict=True))
+    seen = {name: value.shape[1:] for name, value in path.buffer.data.items()}
+    assert seen["x"] == (path.env.feature_size + path.estimator.size,)  # and no pictures
+    assert not [name for name in seen if "camera" in name]
+
+    file = export(learner.controller(), tmp_path / "policy.onnx")
+    file.verify()
+    assert evaluate(file, episodes=2).episodes == 2
+    shown = path.env.observation
+    chosen = path.kept(*path._seen(shown)).detach().numpy()
+    policy = learner.controller()
+    signals = {s.name: shown["policy"][s.name].numpy() for s in task.policy if s.name != "camera"}
+    signals["camera"] = shown["pictures"]["camera"].numpy()
+    commands, _ = policy.act(signals, policy.initial_state(2))
+    low, high = policy.limits()
+    told = np.concatenate([commands[s.name].reshape(2, -1) for s in task.commands], 1)
+    np.testing.assert_allclose(2.0 * (told - low) / (high - low) - 1.0, chosen, atol=1e-3)
+
+
+def test_it_continues_exactly():
+    config = dataclasses.replace(TINY, estimator=dataclasses.replace(ESTIMATOR, updates=101, batch_size=4))
+    whole = Sac(ToySight(), config, 0)
+    rows, others = learned(whole.path, lambda: Sac(ToySight(), config, 0).path)
+    assert [row["progress"] for row in rows[:2]] == pytest.approx([0.2 * 100 / 101, 0.2])
+    for other in (others[0], others[2]):  # while it learned to see, and later
+        assert list(other.learn())[-1] == rows[-1]
+        same(other.state_dict(), whole.path.state_dict())
+
+
+def test_what_does_not_go_is_named():
+    for wrong, told in (
+        ({"updates": -1}, "estimator.updates >= 0"),
+        ({"episodes": 0}, "episodes >= 1"),
+        ({"learning_rate": 0.0}, "learning_rate > 0"),
+        ({"corruption": -0.1}, "corruption >= 0"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            StateEstimation(**wrong)
+    for beside in ({"residual": 0.5}, {"earlier": ["runs/one"]}, {"real_data": "real"}, {"parts": 2}):
+        with pytest.raises(ValueError, match=r"estimator.updates does not go with algorithm.real_data, residual"):
+            dataclasses.replace(TINY, **beside)
+    with pytest.raises(ValueError, match="toy_reach shows 0 pictures and knows 0 privileged signals; set it to 0"):
+        Sac(ToyReach(), TINY, 0)
+    with pytest.raises(ValueError, match="learns on the CPU: take device=cpu, not cuda"):
+        Sac(ToySight(), TINY, 0, "cuda")
+    with pytest.raises(ValueError, match="the perceptron takes 3 numbers, the encoder finds 8"):
+        EstimatingEncoder(
+            StateEstimator(ToySight(), ESTIMATOR, EncoderConfig([4], [8]), 0).encoders.exported()["camera"],
+            FeedForward([(np.zeros((2, 3), np.float32), np.zeros(2, np.float32))]),
+        )
+
+
+def test_recordings_that_do_not_tell_it_are_refused(monkeypatch):
+    from policies.learning.state_estimation import learner
+
+    shown = learner.demonstrated
+
+    def blind(*args):
+        return [
+            dataclasses.replace(e, signals={k: v for k, v in e.signals.items() if k != "goal"}) for e in shown(*args)
+        ]
+
+    monkeypatch.setattr(learner, "demonstrated", blind)
+    with pytest.raises(LearningError, match="does not tell goal, by which pictures are learned: set .*updates=0"):
+        next(StateEstimator(ToySight(), ESTIMATOR, SIGHT, 0).learn())
