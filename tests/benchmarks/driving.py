@@ -1,4 +1,5 @@
-"""Laps of unseen tracks: `ppo` and `apg` by their recipes, `ppo robust=true`, and a car that learns by the clock.
+"""Laps of unseen tracks: `ppo` and `apg` by their recipes, `ppo robust=true`, a car that learns by the clock, and one
+that tries for 20 simulated minutes, from a lidar (`sac`) and from pictures (`vision_sac`).
 
     python tests/benchmarks/driving.py [--quick] [--only "ppo, seed 0" ...]
 
@@ -15,7 +16,7 @@ import commands
 import report
 
 SEEDS = (0, 1, 2)
-WAYS = ("ppo", "online_sac", "apg", "robust")
+WAYS = ("ppo", "online_sac", "apg", "robust", "sac", "vision_sac")
 CASES = [f"{way}, seed {seed}" for way in WAYS for seed in SEEDS]
 CONDITIONS = {
     "nominal": ["task.vary=false"],
@@ -27,6 +28,8 @@ LAPS, UNSEEN = 500, 5  # under each condition; the seed of the tracks
 ROBOT = 'algorithm.robot="driver=simulated recovery=true settle=0 seconds=60"'
 ONLINE = ["task.touch=costs", "task.reverse=1", "task.steps=1200", "task.laps=20", "algorithm.total_steps=12000", ROBOT]
 LEARNS = {"online_sac": ONLINE, "robust": ["robust=true"]}
+ALGORITHMS = {"robust": "ppo", "vision_sac": "sac"}  # where the row is called otherwise
+TASKS = {"vision_sac": "car_race_vision"}
 SENSES = {"robust": ["task.robust=false", "task.told=true"]}  # it is graded as the others are
 FEW = ["algorithm.total_steps=2048", "algorithm.num_envs=16", "algorithm.minibatches=2", "task.tracks=2"]
 SMALL = {
@@ -34,6 +37,11 @@ SMALL = {
     "robust": FEW,
     "apg": ["algorithm.updates=4", "algorithm.num_envs=16", "algorithm.window=8", "algorithm.ahead=2", "task.tracks=2"],
     "online_sac": ["algorithm.total_steps=200", "algorithm.warmup_steps=64", "algorithm.batch_size=32"],
+    "sac": ["algorithm.total_steps=1200", "algorithm.batch_size=32", "task.tracks=2"],
+    "vision_sac": [
+        *("algorithm.total_steps=700", "algorithm.batch_size=32", "task.tracks=2", "algorithm.evaluation_episodes=4"),
+        *("algorithm.estimator.updates=20", "algorithm.estimator.episodes=2"),
+    ],
 }
 FOLDER = report.ROOT / "runs" / "driving"
 
@@ -51,8 +59,8 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
 def _learner(way: str, seed: int, quick: bool) -> dict[str, Any]:
     folder = FOLDER / ("quick" if quick else "") / f"{way}{seed}"
     said = [*LEARNS.get(way, ()), *(SMALL[way] if quick else ())]
-    algorithm = "ppo" if way == "robust" else way
-    cost = commands.learned(folder, "task=car_race", f"algorithm={algorithm}", f"seed={seed}", *said)
+    task, algorithm = TASKS.get(way, "car_race"), ALGORITHMS.get(way, way)
+    cost = commands.learned(folder, f"task={task}", f"algorithm={algorithm}", f"seed={seed}", *said)
     return {**cost, "conditions": _laps(folder, SENSES.get(way, []), quick)}
 
 
