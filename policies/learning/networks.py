@@ -213,12 +213,6 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
-@torch.no_grad()
-def follow(target: nn.Module, source: nn.Module, share: float) -> None:
-    """Move the target's parameters by `share` of the way to the source's."""
-    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), share)
-
-
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
     """Let what it keeps lie in memory as its parameters do: torch's fused steps are silently wrong otherwise."""
     for parameter, state in optimizer.state.items():

@@ -25,11 +25,10 @@ from deploy.remote.online import Layout
 from deploy.safety.recovery import CRASHED, STUCK
 from policies.algorithms.online_sac.robot import SILENCE, Pairs, RobotProcess, Told, left_behind
 from policies.algorithms.sac import Sac, SacConfig
-from policies.algorithms.sac.torch_path import TorchPath
+from policies.algorithms.sac.torch_path import TorchPath, follow
 from policies.learning import SCORE
 from policies.learning.buffers import Batch
 from policies.learning.fused.squashed import LOG_STD
-from policies.learning.networks import follow
 from policies.models.controller import normalised
 from policies.models.export import to_bytes
 from policies.models.networks import Array

@@ -142,7 +142,7 @@ def beyond(task: Task, config: SacConfig, device: str) -> str:
     """Why the fused path cannot do it, in words; empty if it can."""
     if device != "cpu":
         return f"device={device}"
-    if pictures(task.policy):
+    if pictures(task.policy) and not config.estimator.updates:
         return "pictures"
     if config.parts > 1:
         return f"algorithm.parts={config.parts}"
@@ -173,9 +173,7 @@ class Sac:
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         if config.estimator.updates:
-            from policies.algorithms.sac.estimated import EstimatedPath
-
-            return EstimatedPath(task, config, seed, device)
+            return self._estimated(seed, device)
         if config.real_data:
             from policies.algorithms.sac.reality import MixedPath
 
@@ -191,6 +189,19 @@ class Sac:
         from policies.algorithms.sac.fused import Fused
 
         return Fused(task, config, seed)
+
+    def _estimated(self, seed: int, device: str) -> Any:
+        """The one that is told by an encoder of pictures."""
+        task, config = self.task, self.config
+        if not has_own_world(task) or not pictures(task.policy):
+            raise ValueError(
+                f"algorithm.estimator.updates tells what is in pictures, and {task.name} shows none: set it to 0"
+            )
+        if why := beyond(task, config, device) or "algorithm.path=torch" * (config.path == "torch"):
+            raise ValueError(f"algorithm.estimator.updates does not go with {why}: numbers are learned without torch")
+        from policies.algorithms.sac.estimated import EstimatedPath
+
+        return EstimatedPath(task, config, seed)
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; a yield every `report_every` control steps."""

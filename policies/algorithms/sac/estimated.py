@@ -1,24 +1,23 @@
 """SAC that is told what an encoder makes of pictures, which learned from recordings before and stays as it is.
 
-FastRLAP's order (Stachowicz et al. 2023, arXiv 2304.09831): see first, then try. Actor and replay memory know numbers
-alone, so that a step costs what it costs without a camera. What differs: the encoder learned what is privileged, not
-values (`policies.learning.state_estimation`), and critics see what is privileged itself.
+FastRLAP's order (Stachowicz et al. 2023, arXiv 2304.09831): see first, then try. Actor and replay know numbers alone,
+so that a step costs what it costs without a camera. What differs: the encoder learned what is privileged, not values
+(`policies.learning.state_estimation`), and critics see what is privileged itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from policies.algorithms.sac.torch_path import TorchPath
-from policies.learning.encoders import PictureActor
+from policies.algorithms.sac.fused import Fused
+from policies.learning.networks import Stateful
 from policies.learning.state_estimation.learner import StateEstimator
-from policies.models.vision import PictureEncoder
-from sim.tasks import Task
-from sim.vec_env import Observation
+from policies.learning.state_estimation.world import told
+from policies.models.controller import FeaturePolicy
+from sim.tasks import OwnWorld
 
 if TYPE_CHECKING:
     from policies.algorithms.sac import SacConfig
@@ -26,28 +25,27 @@ if TYPE_CHECKING:
 FIRST = 0.2  # share of the progress that is shown, of the encoder
 
 
-class EstimatedPath(TorchPath):
-    """SAC's path through torch, whose actor sees no pictures."""
+class EstimatedPath(Stateful):
+    """The path without torch, of a task that an estimator tells."""
 
-    state_parts = (*TorchPath.state_parts, "estimator")
+    state_parts = ("estimator", "path")
 
-    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
-        if device != "cpu":
-            raise ValueError(f"algorithm.estimator.updates learns on the CPU: take device=cpu, not {device}")
+    def __init__(self, task: OwnWorld, config: SacConfig, seed: int) -> None:
+        self.task = task
         self.estimator = StateEstimator(task, config.estimator, config.sight, seed)
-        self.estimated = self.estimator.size
-        super().__init__(task, config, seed, device)
+        self.path = Fused(told(task, self.estimator), replace(config, mirrors=False), seed)
 
     def learn(self) -> Iterator[dict[str, float]]:
         """The encoder, then the budget."""
-        for told in self.estimator.learn():
-            yield told | {"progress": FIRST * told["progress"], "env_steps": 0.0}
-        for metrics in super().learn():
-            yield metrics | {"progress": FIRST + (1.0 - FIRST) * metrics["progress"]}
+        for row in self.estimator.learn():
+            yield row | {"progress": FIRST * row["progress"], "env_steps": 0.0}
+        for row in self.path.learn():
+            yield row | {"progress": FIRST + (1.0 - FIRST) * row["progress"]}
 
-    def _seen(self, observation: Observation) -> tuple[Tensor, Mapping[str, Tensor]]:
-        told = self.estimator.look(observation["pictures"])
-        return torch.cat([self.env.features(observation), told], -1), {}
+    def controller(self) -> FeaturePolicy:
+        """The policy without exploration, of pictures again."""
+        network = self.path.controller().network
+        return FeaturePolicy.from_task(self.task, network, encoders=self.estimator.exported())
 
-    def _encoders(self, actor: PictureActor) -> Mapping[str, PictureEncoder]:
-        return self.estimator.exported()
+    def dump_to(self, folder: Path) -> None:
+        self.path.dump_to(folder)

@@ -24,14 +24,13 @@ from policies.algorithms.sac.earlier_torch import replay
 from policies.algorithms.sac.scales import normalizers, renormalised
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
 from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
-from policies.learning.fused.moments import SMALLEST, smallest_std
+from policies.learning.fused.moments import smallest_std
 from policies.learning.fused.squashed import LOG_STD
-from policies.learning.networks import Ensemble, Normalizer, Stateful, follow, linear_layers, mlp, squashed_sample
+from policies.learning.networks import Ensemble, Normalizer, Stateful, linear_layers, mlp, squashed_sample
 from policies.learning.parallel.learners import Learners
 from policies.models.controller import FeaturePolicy
 from policies.models.networks import Network
 from policies.models.networks.feed_forward import Mlp
-from policies.models.vision import PictureEncoder
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
@@ -49,8 +48,6 @@ Part = tuple[Batch, float]  # of a batch, and its share of it
 class TorchPath(Stateful):
     """The path through torch."""
 
-    estimated = 0  # numbers that the actor is told in the place of pictures
-
     state_parts: tuple[str, ...] = (
         *("env", "actor", "average", "target_actor", "critic", "target_critic", "buffer"),
         *("actor_optimizer", "critic_optimizer", "alpha_optimizer"),
@@ -64,7 +61,6 @@ class TorchPath(Stateful):
         shortest, longest = config.lengths
         lengths, own = (shortest, longest), (config.linger, config.success_reward)
         self.env = vector_env(self.task, config.num_envs, seed, device, lengths, config.easy, *own, config.workers)
-        self.seen_size = self.env.feature_size + self.estimated
         self.generator = torch.Generator(device).manual_seed(seed)
         weights = torch.Generator().manual_seed(seed)
         self.actor, self.target_actor = self._make_actor(weights), self._make_actor(weights)
@@ -77,10 +73,10 @@ class TorchPath(Stateful):
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.learning_rate, fused=True)
         self.average = copy.deepcopy(self.actor)  # which is kept
-        smallest = torch.cat([torch.from_numpy(smallest_std(task)).float(), torch.full((self.estimated,), SMALLEST)])
-        self.seen_norm = Normalizer(self.seen_size, device, smallest.to(device))  # fixed after the warm-up
-        self.critic_norm, self.action_norm = normalizers(task, self.env, device)
-        self.recent_critic, self.recent_action = normalizers(task, self.env, device)
+        smallest = torch.from_numpy(smallest_std(task)).float().to(device)
+        self.seen_norm = Normalizer(self.env.feature_size, device, smallest)  # fixed after the warm-up
+        self.critic_norm, self.action_norm = self._normalizers()
+        self.recent_critic, self.recent_action = self._normalizers()
         self.adapted = 0  # after how many steps
         self.last_noise = torch.zeros((config.num_envs, self.env.action_size), device=device)
         n = config.num_envs
@@ -102,8 +98,8 @@ class TorchPath(Stateful):
         """Features to the actions before squashing and, unless deterministic, their log standard deviations."""
         config, actions = self.config, self.env.action_size
         outputs = actions if config.deterministic else 2 * actions
-        eyes = Encoders(() if self.estimated else pictures(self.task.policy), config.sight, weights, SHARP)
-        layers = [self.seen_size + eyes.size, *config.hidden, outputs]
+        eyes = Encoders(pictures(self.task.policy), config.sight, weights, SHARP)
+        layers = [self.env.feature_size + eyes.size, *config.hidden, outputs]
         actor = PictureActor(eyes, mlp(layers, weights, config.activation, 0.01))
         with torch.no_grad():
             bias = list(actor.parameters())[-1]
@@ -116,6 +112,10 @@ class TorchPath(Stateful):
         sizes = [self.env.critic_size + self.shared + self.env.action_size, *config.critic_hidden]
         return Ensemble(config.critics, sizes, weights, config.layer_norm).to(self.device)
 
+    def _normalizers(self) -> tuple[Normalizer, Normalizer]:
+        """Of what the critics see, and of actions."""
+        return normalizers(self.task, self.env, self.device)
+
     def _adapt(self) -> None:
         """Normalise what the critics see by what has been usual since this was done last; they say the same."""
         self.adapted, size = self.env.total_steps, self.env.critic_size
@@ -124,7 +124,7 @@ class TorchPath(Stateful):
         done = slice(last, None), self.action_norm, self.recent_action
         renormalised((self.critic, self.target_critic), self.critic_optimizer, (seen, done))
         self.critic_norm, self.action_norm = self.recent_critic, self.recent_action
-        self.recent_critic, self.recent_action = normalizers(self.task, self.env, self.device)
+        self.recent_critic, self.recent_action = self._normalizers()
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; a yield every `report_every` control steps."""
@@ -174,11 +174,7 @@ class TorchPath(Stateful):
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
         env = vector_env(judged(self.task), episodes * agents_of(self.task), seed, self.device)
-        return env.fly(lambda seen: self._told((x := self._seen(seen))[0], self.kept(*x)))
-
-    def _seen(self, observation: Observation) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """What the actor sees: numbers (n, seen_size) and pictures by name."""
-        return self.env.features(observation), observation["pictures"]
+        return env.fly(lambda seen: self._told(x := env.features(seen), self.kept(x, seen["pictures"])))
 
     def _told(self, x: Tensor, action: Tensor) -> Tensor:
         """What the environment is told (n, k) when the actor, seeing x, chooses this."""
@@ -206,7 +202,7 @@ class TorchPath(Stateful):
     def _act(self) -> float:
         """One control step of all environments into the buffer; returns the mean reward."""
         env, config = self.env, self.config
-        (x, shown), c = self._seen(env.observation), env.critic_features(env.observation)
+        x, c, shown = env.features(env.observation), env.critic_features(env.observation), env.observation["pictures"]
         if config.deterministic:
             action = self.mean(x, shown)
             action = (action + config.exploration * self._exploration()).clamp(-1.0, 1.0)
@@ -214,18 +210,17 @@ class TorchPath(Stateful):
             action = self._sample(x, shown, self._exploration())[0]
         before, step = env.observation, env.step(self._told(x, action))
         final = step.final_observation
-        next_x, next_shown = self._seen(final)
         made = {
             "x": x,
             "c": c,
             "action": action,
             "terms": torch.stack(list(step.reward_terms.values()), -1),
-            "next_x": next_x,
+            "next_x": env.features(final),
             "next_c": env.critic_features(final),
             "lost": step.terminated,
             "done": step.done,
             **columns(shown),
-            **columns(next_shown, "next_"),
+            **columns(final["pictures"], "next_"),
         }
         self._keep(before, made)
         self._learn_scales(x, c, action)
@@ -355,8 +350,10 @@ class TorchPath(Stateful):
     def _set_schedule(self) -> None:
         config, done = self.config, self.iteration / self.iterations
         self.env.easy = config.easy_share(done)
-        for group in (*self.actor_optimizer.param_groups, *self.critic_optimizer.param_groups):
-            group["lr"] = config.rate(done)
+        rate = config.rate(done)
+        for optimizer in (self.actor_optimizer, self.critic_optimizer):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration."""
@@ -364,15 +361,11 @@ class TorchPath(Stateful):
 
     def policy_of(self, actor: PictureActor) -> FeaturePolicy:
         """The same, of one of the actors."""
-        layers = linear_layers(actor.network, self.seen_norm.wider(actor.encoders.size))
+        eyes, norm = actor.encoders.exported(), self.seen_norm.wider(actor.encoders.size)
+        layers = linear_layers(actor.network, norm)
         weight, bias = layers[-1]
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
-        network = self._network(Mlp(layers, self.config.activation))
-        return FeaturePolicy.from_task(self.task, network, encoders=self._encoders(actor))
-
-    def _encoders(self, actor: PictureActor) -> Mapping[str, PictureEncoder]:
-        """What is exported of what an actor sees with."""
-        return actor.encoders.exported()
+        return FeaturePolicy.from_task(self.task, self._network(Mlp(layers, self.config.activation)), encoders=eyes)
 
     def _network(self, actor: Mlp) -> Network:
         """What is exported of an actor."""
@@ -398,3 +391,9 @@ class TorchPath(Stateful):
         with torch.no_grad():
             self.log_alpha.copy_(torch.as_tensor(state["log_alpha"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
+
+
+@torch.no_grad()
+def follow(target: nn.Module, source: nn.Module, share: float) -> None:
+    """Move the target's parameters by `share` of the way to the source's."""
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), share)

@@ -61,30 +61,27 @@ def test_it_sees_first_and_then_tries(tmp_path):
     task = make("car_race_vision", expert="human", width=16, height=16, steps=400, tracks=2, vary=False)
     config = dataclasses.replace(TINY, estimator=dataclasses.replace(ESTIMATOR, episodes=2))
     learner = Sac(task, config, 0)
-    path = learner.path
+    path, fused = learner.path, learner.path.path
     before, running = estimator_of(path), learner.learn()
     assert next(running).keys() == {"progress", "env_steps", "untold"}
-    taught, actor = estimator_of(path), numbers(path.actor)
+    taught, actor = estimator_of(path), fused.actor.net.weights.copy()
     assert any(not torch.equal(a, b) for a, b in zip(before, taught, strict=True))
     assert list(running)[-1]["progress"] == 1.0
     assert all(torch.equal(a, b) for a, b in zip(taught, estimator_of(path), strict=True))
-    assert any(not torch.equal(a, b) for a, b in zip(actor, numbers(path.actor), strict=True))
-    seen = {name: value.shape[1:] for name, value in path.buffer.data.items()}
-    assert seen["x"] == (path.env.feature_size + path.estimator.size,)  # and no pictures
-    assert not [name for name in seen if "camera" in name]
+    assert not np.array_equal(actor, fused.actor.net.weights)
+    sensed = sum(s.size for s in task.policy if s.name != "camera")
+    assert fused.rollouts.features == sensed + path.estimator.size  # and no pictures
 
     file = export(learner.controller(), tmp_path / "policy.onnx")
     file.verify()
     assert evaluate(file, episodes=2).episodes == 2
-    shown = path.env.observation
-    chosen = path.kept(*path._seen(shown)).detach().numpy()
-    policy = learner.controller()
-    signals = {s.name: shown["policy"][s.name].numpy() for s in task.policy if s.name != "camera"}
-    signals["camera"] = shown["pictures"]["camera"].numpy()
-    commands, _ = policy.act(signals, policy.initial_state(2))
-    low, high = policy.limits()
-    told = np.concatenate([commands[s.name].reshape(2, -1) for s in task.commands], 1)
-    np.testing.assert_allclose(2.0 * (told - low) / (high - low) - 1.0, chosen, atol=1e-3)
+    policy, inner, world = learner.controller(), fused.controller(), fused.rollouts.env
+    now, told = world.env.observe(), world.observe()
+    assert "camera" not in told
+    commands, _ = policy.act(now, policy.initial_state(2))
+    wanted, _ = inner.act(told, inner.initial_state(2))
+    for name, value in commands.items():
+        np.testing.assert_allclose(value, wanted[name], atol=1e-3)
 
 
 def test_it_continues_exactly():
@@ -109,10 +106,17 @@ def test_what_does_not_go_is_named():
     for beside in ({"residual": 0.5}, {"earlier": ["runs/one"]}, {"real_data": "real"}, {"parts": 2}):
         with pytest.raises(ValueError, match=r"estimator.updates does not go with algorithm.real_data, residual"):
             dataclasses.replace(TINY, **beside)
-    with pytest.raises(ValueError, match="toy_reach shows 0 pictures and knows 0 privileged signals; set it to 0"):
+    with pytest.raises(ValueError, match="updates tells what is in pictures, and toy_reach shows none: set it to 0"):
         Sac(ToyReach(), TINY, 0)
-    with pytest.raises(ValueError, match="learns on the CPU: take device=cpu, not cuda"):
+    blind = ToySight()
+    blind.privileged = ()
+    with pytest.raises(ValueError, match="toy_sight shows 1 pictures and knows 0 privileged signals; set it to 0"):
+        Sac(blind, TINY, 0)
+    with pytest.raises(ValueError, match="estimator.updates does not go with device=cuda"):
         Sac(ToySight(), TINY, 0, "cuda")
+    for beside, told in (({"path": "torch"}, "path=torch"), ({"hidden": [1024]}, "layers of more than 512 units")):
+        with pytest.raises(ValueError, match=f"estimator.updates does not go with .*{told}"):
+            Sac(ToySight(), dataclasses.replace(TINY, **beside), 0)
     with pytest.raises(ValueError, match="the perceptron takes 3 numbers, the encoder finds 8"):
         EstimatingEncoder(
             StateEstimator(ToySight(), ESTIMATOR, EncoderConfig([4], [8]), 0).encoders.exported()["camera"],
