@@ -16,6 +16,7 @@ GROUPS = {
         "train": "policies.train",
         "sweep": "policies.sweep",
         "train_world": "policies.train_world",
+        "train_in_world": "policies.train_in_world",
         "train_success": "policies.train_success",
         "train_detector": "policies.train_detector",
         "train_emissions": "policies.train_emissions",

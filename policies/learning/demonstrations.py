@@ -92,7 +92,10 @@ def privileged(episodes: Sequence[Episode], known: spec.Group, setting: str) -> 
 def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:
     """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
     if config.demonstrations:
-        shown = stored(task, config.demonstrations, config.episodes)
+        try:
+            shown = stored(task, config.demonstrations, config.episodes)
+        except ValueError as error:  # a DatasetError
+            raise LearningError(f"demonstrations: {error}") from error
     else:
         shown = sorted(demonstrate(task, config.episodes, seed, config.corruption), key=lambda e: e.number)
     if not any(episode.succeeded for episode in shown):

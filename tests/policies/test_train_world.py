@@ -2,20 +2,25 @@
 
 import json
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from policies import collect, train_world
+from deploy import cli
+from deploy.policy_file import PolicyFile
+from policies import collect, train_in_world, train_world
 from policies.algorithms import algorithm_class
 from policies.algorithms.bc import BaseConfig
 from policies.collect import demonstrate, stored
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from policies.learning.world import Moments
+from policies.models.export import export
 from policies.train_world import Config, train
 from sim.engines.learned import LearnedWorld, WorldFileError, differences
 from sim.env import Step, make_env
-from sim.spec import Signal
+from sim.spec import Signal, size
 from sim.tasks import make
 from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
@@ -211,3 +216,58 @@ def test_what_cannot_be_learned_from(data, tmp_path):
 def test_positions_are_told_as_seen_from_one_another():
     at = (Signal("hand", (3,), "m", "world"), Signal("turn", (4,)), Signal("thing", (3,), "m", "world"))
     assert differences((*at, Signal("place", (2,), "m", "world"))) == [(7, 0, 3)]
+
+
+INSIDE = "algorithm.warmup_episodes=2 algorithm.batch_size=16 algorithm.hidden=[16] algorithm.num_envs=2 task.steps=24"
+SMALL = [
+    *("episodes=6", "linger=5", "total_steps=120", "cloning=algorithm.hidden=[16] algorithm.updates=30"),
+    *(f"inside={INSIDE}", "world=updates=60 hidden=16 success_updates=300 false_share=0.2"),
+]
+
+
+@pytest.mark.parametrize("task", [pytest.param("arm_reach", marks=pytest.mark.long), TOY])
+def test_in_rounds_whoever_is_recorded_is_measured_and_the_best_is_kept(tmp_path, capfd, monkeypatch, path, task):
+    demonstrations, out = tmp_path / "shown", tmp_path / "out"
+    collect.main([f"task={task}", f"out={demonstrations}", "episodes=20", "corruption=0.5", "linger=5"])
+    if task == TOY:  # who is trained takes a process each; here everybody is the same
+        cls = algorithm_class("diffusion")
+        learner = cls(ToyReach(), cls.Config(horizon=2, hidden=[16], updates=20, demonstrations=path[:-4]), 0)
+        list(learner.learn())
+        export(learner.controller(), tmp_path / "one.onnx")
+        by_name = {"policies.collect": collect.main, "policies.train_world": train_world.main}
+
+        def here(module, *words):
+            if module != "policies.train":
+                return by_name[module]([word for word in words if word])
+            (folder,) = (Path(word[4:]) for word in words if word.startswith("out="))
+            folder.mkdir(parents=True)
+            return shutil.copy(tmp_path / "one.onnx", folder / "policy.onnx")
+
+        monkeypatch.setattr(train_in_world, "step", here)
+    said = [f"task={task}", f"demonstrations={demonstrations}", f"out={out}", *SMALL]
+    train_in_world.main([*said, "rounds=1"])
+    (first,) = json.loads((out / "rounds.json").read_text())
+    worlds = {file: file.stat().st_mtime_ns for file in out.glob("round_*/world.npz")}
+    train_in_world.main([*said, "rounds=2"])  # it goes on
+    rows = json.loads((out / "rounds.json").read_text())
+    assert rows[0] == first and [row["recorded"] for row in rows] == [6, 12]
+    assert worlds and all(file.stat().st_mtime_ns == then for file, then in worlds.items())
+    shares = [rows[0]["before"], *(row["after"] for row in rows)]
+    files = [out / "base", out / "round_1" / "inside", out / "round_2" / "inside"]
+    best = files[shares.index(max(shares))] / "policy.onnx"
+    assert (out / "policy.onnx").read_bytes() == best.read_bytes()
+    PolicyFile.load(out / "policy.onnx")
+    told = capfd.readouterr().out
+    assert f"policy: {out}/policy.onnx" in told and "95 % interval" in told
+    made = make(task)
+    world = LearnedWorld.load(out / "round_2" / "world.npz", (*made.policy, *made.privileged), size(made.commands))
+    assert world.report["episodes"] == 32  # demonstrations, the base's and the first round's
+
+
+def test_a_step_that_fails_is_named(tmp_path, capfd):
+    said = [f"task={TOY}", f"demonstrations={tmp_path / 'none'}", f"out={tmp_path / 'out'}"]
+    assert cli.call(train_in_world.main, said) == 2
+    told = capfd.readouterr().err
+    assert "policies.train" in told and "exit status 1; the same command goes on from there" in told
+    with pytest.raises(ValueError, match="rounds >= 1"):
+        train_in_world.Config(task=TOY, demonstrations="a", out="b", rounds=0)

@@ -1,0 +1,202 @@
+"""python -m policies.train_in_world task=NAME demonstrations=DIR out=DIR [key=value ...]: learned worlds, in rounds.
+
+Each round records the newest policy, failures and all, learns the task's world from everything that was recorded
+(`policies.train_world`), and improves the base inside it, without a simulator. Whoever is recorded is measured by that;
+the best is kept. An interrupted command goes on where it was. After World-Env (Xiao et al. 2025, arXiv 2509.24948).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deploy import cli
+from deploy.system.files import write_atomic
+from policies.collect import stored
+from policies.runner.report import wilson
+from sim import spec
+from sim.engines.learned import LearnedWorld
+from sim.tasks import make
+
+POLICY = "policy.onnx"
+
+
+@dataclass
+class Config:
+    """Settings of the command."""
+
+    task: str = field(metadata={"help": "task whose signals are numbers"})
+    demonstrations: str = field(metadata={"help": "folder of a dataset of it (policies.collect)"})
+    out: str = field(metadata={"help": "folder, new or to be continued"})
+    base: str = field(default="", metadata={"help": "policy file that is improved (default: cloned by diffusion)"})
+    rounds: int = field(default=3, metadata={"help": "how often a world is learned"})
+    episodes: int = field(default=60, metadata={"help": "of each policy that are recorded"})
+    steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
+    linger: int = field(default=10, metadata={"help": "steps after success that are recorded, too"})
+    preset: str = field(default="dsrl", metadata={"help": "how it learns inside, of `policies.train`"})
+    total_steps: int = field(default=25_000, metadata={"help": "inside, per round"})
+    cloning: str = field(default="", metadata={"help": "further settings of cloning: 'key=value key=value'"})
+    world: str = field(default="", metadata={"help": "further settings of policies.train_world"})
+    inside: str = field(default="", metadata={"help": "further settings of learning inside"})
+    seed: int = field(default=0, metadata={"help": "of everything"})
+
+    def __post_init__(self) -> None:
+        if min(self.rounds, self.episodes, self.total_steps) < 1 or min(self.steps, self.linger, self.seed) < 0:
+            raise ValueError(
+                "needs rounds >= 1, episodes >= 1, total_steps >= 1, steps >= 0, linger >= 0 and seed >= 0"
+            )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A policy, and how many of its recorded episodes, in the real task, succeeded."""
+
+    policy: str
+    recorded: str  # folder of the dataset
+    successes: int
+    episodes: int
+
+    @property
+    def share(self) -> float:
+        """Of the episodes."""
+        return self.successes / self.episodes
+
+    def interval(self) -> tuple[float, float]:
+        """Of 95 %."""
+        return wilson(self.successes, self.episodes)
+
+
+class StepError(ValueError):
+    """A command that this one runs has failed, and said why; here is which, and its exit status."""
+
+    def __init__(self, command: Sequence[str], status: int) -> None:
+        super().__init__(f"{' '.join(command)}: exit status {status}; the same command goes on from there")
+
+
+def step(module: str, *words: str) -> None:
+    """Run one of the project's commands; StepError when it fails."""
+    command = ["-m", module, *(word for word in words if word)]
+    status = subprocess.run([sys.executable, *command], check=False).returncode
+    if status:
+        raise StepError(["python", *command], status)
+
+
+def improve(config: Config) -> list[dict[str, Any]]:
+    """The rounds; a row for each, also in OUT/rounds.json. The best policy is OUT/policy.onnx."""
+    out = Path(config.out)
+    out.mkdir(parents=True, exist_ok=True)
+    base = config.base or _cloned(config, out / "base")
+    policies, rows = [_measured(config, base, 0)], list[dict[str, Any]]()
+    for k in range(1, config.rounds + 1):
+        data = [config.demonstrations, *(one.recorded for one in policies)]
+        file = out / f"round_{k}" / "world.npz"
+        report = _world(config, data, file)
+        made = _improved(config, base, file, out / f"round_{k}" / "inside")
+        policies.append(_measured(config, made, k))
+        rows.append(_row(k, policies, report))
+        write_atomic(out / "rounds.json", json.dumps(rows, indent=1).encode())
+        best = max(policies, key=lambda one: one.share)
+        write_atomic(out / POLICY, Path(best.policy).read_bytes())
+        print(text(rows), flush=True)
+    return rows
+
+
+def _cloned(config: Config, folder: Path) -> str:
+    """A clone of the demonstrations."""
+    steps = f"task.steps={config.steps}" if config.steps else ""
+    shown = f"algorithm.demonstrations={config.demonstrations}"
+    _train(folder, f"task={config.task}", "algorithm=diffusion", shown, f"seed={config.seed}", steps, config.cloning)
+    return str(folder / POLICY)
+
+
+def _improved(config: Config, base: str, world: Path, folder: Path) -> str:
+    """What learning inside that world made of the base."""
+    steps = f"task.steps={config.steps}" if config.steps else ""
+    words = [f"task=learned/{config.task}", f"task.world={world}", steps, f"preset={config.preset}"]
+    words += [f"algorithm.base.policy={base}", f"algorithm.base.demonstrations={config.demonstrations}"]
+    words += [f"algorithm.total_steps={config.total_steps}", f"seed={config.seed}"]
+    _train(folder, *words, config.inside)
+    return str(folder / POLICY)
+
+
+def _train(folder: Path, *words: str) -> None:
+    """`policies.train` into a folder, from where it was, if it was interrupted."""
+    if (folder / POLICY).exists():
+        return
+    if (folder / "checkpoint.npz").exists():
+        step("policies.train", f"resume={folder}", "report=false")
+        return
+    if folder.exists():  # it had not begun to learn
+        shutil.rmtree(folder)
+    step("policies.train", *" ".join(words).split(), "report=false", f"out={folder}")
+
+
+def _measured(config: Config, policy: str, number: int) -> Measured:
+    """Record its episodes, none of which another round has seen."""
+    folder = Path(config.out) / f"round_{number}" / "recorded"
+    steps = f"steps={config.steps}" if config.steps else ""
+    words = [f"task={config.task}", f"policy={policy}", f"out={folder}", f"episodes={config.episodes}", steps]
+    step("policies.collect", *words, f"linger={config.linger}", f"seed={1000 * (config.seed + 1) + number}")
+    episodes = stored(make(config.task), str(folder), config.episodes)
+    return Measured(policy, str(folder), sum(e.succeeded for e in episodes), len(episodes))
+
+
+def _world(config: Config, data: Sequence[str], file: Path) -> dict[str, Any]:
+    """Learn the world of that data; its report."""
+    from sim.tasks.external.learned import told_of
+
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        words = [f"task={config.task}", f"data={','.join(data)}", f"out={file}", f"seed={config.seed}"]
+        step("policies.train_world", *words, *config.world.split())
+    task = make(config.task)
+    return dict(LearnedWorld.load(file, told_of(task), spec.size(task.commands)).report)
+
+
+def _row(k: int, policies: Sequence[Measured], report: dict[str, Any]) -> dict[str, Any]:
+    before, after = policies[k - 1], policies[k]
+    return {
+        "round": k,
+        "recorded": sum(one.episodes for one in policies[:k]),  # by policies, beside the demonstrations
+        "precision": report["success"]["precision"],
+        "auroc": report["success"]["frame_auroc"],
+        "off_m": {chunks: one["off"] for chunks, one in report["open_loop_m"].items()},
+        "before": before.share,
+        "after": after.share,
+        "after_interval": after.interval(),
+        "policy": os.path.relpath(after.policy),
+    }
+
+
+def text(rows: Sequence[dict[str, Any]]) -> str:
+    """For people: success is that of recorded episodes of the real task."""
+    lines = [
+        f"{'round':>5}  {'recorded':>8}  {'precision':>9}  {'AUROC':>6}  {'before':>7}  {'after':>6}  95 % interval"
+    ]
+    for row in rows:
+        precision = "-" if row["precision"] is None else f"{100 * row['precision']:.0f} %"
+        low, high = (100 * end for end in row["after_interval"])
+        told = f"{100 * row['before']:5.0f} %  {100 * row['after']:4.0f} %  {low:.0f} .. {high:.0f}"
+        lines.append(f"{row['round']:5}  {row['recorded']:8}  {precision:>9}  {row['auroc']:6.3f}  {told}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Improve, and say what came of it."""
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
+        return
+    (config,) = cli.parse(argv, Config)
+    improve(config)
+    print(f"policy: {Path(config.out) / POLICY}")
+
+
+if __name__ == "__main__":
+    sys.exit(cli.call(main, needs="rl,datasets"))
