@@ -24,7 +24,6 @@ from sim.spec import Group
 from sim.tasks import PLACE, make, recipes_of, task_class
 from sim.terms import Feature
 
-
 RELABELS = "algorithm.hindsight"  # whose task can be told again with another goal, which a learned one cannot
 
 
