@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
+from deploy.system.clock import boottime
 from sim.registry import load
 from sim.spec import Group
 
@@ -121,7 +121,7 @@ class Transferable(Protocol):
 
 def clock_of(driver: Driver) -> Callable[[], float]:
     """What the loop reads the time from."""
-    return driver.clock if isinstance(driver, Paced) else time.perf_counter
+    return driver.clock if isinstance(driver, Paced) else boottime
 
 
 def another_episode(driver: Driver) -> Reading | None:

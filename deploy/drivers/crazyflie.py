@@ -27,7 +27,7 @@ from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
 from deploy.drivers import Entered, Reading
-from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
+from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, too_late, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
 from deploy.safety.stamps import waits
@@ -109,6 +109,8 @@ class Crazyflie(Entered):
         link.write("kalman.resetEstimation", 0)
         if not self._estimator_settles(s.connect_s):
             raise LinkError(f"{s.uri}: the estimator found no position in {s.connect_s:g} s: is there positioning?")
+        if late := too_late(link.unseen):
+            raise LinkError(f"{s.uri}: {late}")
         self._check(LOCKED | CRASHED | TUMBLED)
         voltage = link.value("pm.vbat")
         if not voltage >= s.voltage:  # NaN, too
@@ -187,8 +189,8 @@ class Crazyflie(Entered):
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
         if self._log is not None:
-            asked = self.link.arrived["policy"]
-            self._log.note(asked.arrived, {**asked.content, **self.link.arrived["rest"].content})
+            asked = self.link.newest["policy"]
+            self._log.note(asked.arrived, {**asked.content, **self.link.newest["rest"].content})
         if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
@@ -325,7 +327,7 @@ class Crazyflie(Entered):
         self._held = not self.link.tell(ITS_OWN, confirmed=heard) and heard
         if math.isinf(self._lands_at):
             self._lands_at = self.link.clock() + HOLD_S
-            self._notes += [*waits(self.link.age() - self.link.silence()), f"held for {HOLD_S:g} s {BY_GUARD}"]
+            self._notes += [*waits(self.link.waited()), f"held for {HOLD_S:g} s {BY_GUARD}"]
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""

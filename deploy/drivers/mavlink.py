@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Entered, Reading
-from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
+from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, too_late, tracking_error
 from deploy.mavlink import px4, setpoints
 from deploy.mavlink.frames import Axes, body, heading_of
 from deploy.mavlink.link import Link, MavlinkError
@@ -110,6 +110,8 @@ class Mavlink(Entered):
         hover = (HOVER,) if motors and s.hover_thrust is None else ()
         told = link.parameters(LOSS, ACTION, *hover)  # at once: a vehicle may be mute
         self._check_failsafe(told)
+        if late := too_late(link.unseen):
+            raise self._error(late)
         if isinstance(self.carrier, setpoints.Motors):
             self.carrier.hover = self._hover_thrust(told)
         quaternion = self._attitude()[0]
@@ -256,8 +258,7 @@ class Mavlink(Entered):
         if math.isinf(self._lands_at):
             self._lands_at, self._ours = now + HOLD_S, False
             link.answers.pop(px4.SET_MODE, None)
-            waited = link.age(*self._state) - link.silence(*self._state)
-            self._notes += [*waits(waited), f"held for {HOLD_S:g} s {BY_GUARD}"]
+            self._notes += [*waits(link.waited(*self._state)), f"held for {HOLD_S:g} s {BY_GUARD}"]
         offboard = link.mode == px4.OFFBOARD
         answer = link.answers.pop(px4.SET_MODE, px4.IN_PROGRESS)
         if answer == px4.ACCEPTED:

@@ -16,7 +16,7 @@ from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
 from deploy.safety.envelope import LAST, Envelope
-from deploy.safety.stamps import Received
+from deploy.safety.heard import Received
 from sim.spec import Signal
 from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
 
