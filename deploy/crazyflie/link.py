@@ -126,6 +126,8 @@ class Link(Heard):
         client.connection_failed.add_callback(failed)
         client.console.receivedChar.add_callback(self._console.append)
         client.add_port_callback(WRITE, self._parameter)
+        # By this cflib says zero thrust when it closes a link. A vehicle that is landing by itself would fall.
+        client.commander.send_setpoint = lambda *given: None
         client.open_link(self.uri)
         while not done.wait(0.05):
             now = self.clock()
@@ -239,7 +241,7 @@ class Link(Heard):
         return True
 
     def close(self) -> None:
-        """Close the link; cflib sends a set point of zero thrust when it does."""
+        """Close the link; the vehicle is left as it is."""
         client, self.client = self.client, None
         if client is None:
             return

@@ -81,8 +81,7 @@ class Crazyflie(Entered):
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
         self._zeros = self._idle = 0  # steps in a row: no command, policy not flying
-        self._errors: list[float] = []
-        self._notes: list[str] = []
+        self._errors, self._notes = list[float](), list[str]()
         self._log = BoardLog(s.board_log) if s.board_log else None
 
     @classmethod
@@ -103,6 +102,8 @@ class Crazyflie(Entered):
                 f"{s.uri}: the firmware has no policy on board (no log variable policy.state): build it with "
                 "deploy.export target=crazyflie, or fly with onboard=false"
             ) from None
+        if self._state() & FLYING:
+            raise LinkError(f"{s.uri}: the vehicle is flying: land it first")
         link.write("motorPowerSet.enable", 0)
         link.write("stabilizer.controller", PID)
         link.write("kalman.resetEstimation", 1)
