@@ -6,7 +6,6 @@ The same function flies a robot in real time and a batch of simulated episodes a
 from __future__ import annotations
 
 import math
-import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from deploy.safety.ladder import RUNGS
 from deploy.safety.pictures import PictureWatch
 from deploy.safety.recovery import STATES
 from deploy.safety.watch import Watch, Worker, await_call
+from deploy.system import streams
 from deploy.system.clock import boottime
 from deploy.system.pace import Pace
 from sim.spec import ANY_ROBOT, Group, Signal
@@ -301,13 +301,20 @@ class _Flight:
                 self.record.interrupted = True
                 if self.falls and not self.asked:
                     self.asked = True
-                    print("landing; a second Ctrl-C ends the flight at once", file=sys.stderr, flush=True)
+                    streams.say("landing; a second Ctrl-C ends the flight at once")
                     continue
-                self.interrupted = True
-                if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
-                    self.watch.close(PATIENCE_TO_STOP)
-                    self.record.left_behind = True
+                self._leave(thread)
                 raise
+            except BaseException:  # the driver will be stopped: no thread may go on meanwhile
+                self._leave(thread)
+                raise
+
+    def _leave(self, thread: Worker | None) -> None:
+        """From now on nothing is written."""
+        self.interrupted = True
+        if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
+            self.watch.close(PATIENCE_TO_STOP)
+            self.record.left_behind = True
 
     def _attend(self, thread: Worker) -> None:
         """Return when the flight in that thread is over; fly on here when a step does not come back."""

@@ -35,6 +35,7 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.received import received
 from deploy.system import realtime
 from deploy.system.files import write_atomic
+from deploy.system.interrupts import ASKS, ENDS, as_ctrl_c
 from sim.spec import Group, limits, pack, pictures, size, unpack
 
 Array = NDArray[Any]
@@ -312,11 +313,12 @@ def main(argv: Sequence[str]) -> None:
     policy = Learning(file, link, own.noise_seed)
     landed = threading.Event()
     threading.Thread(target=_watched, args=(link, landed), name="watching the learner", daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):  # between two flights
+    with contextlib.suppress(KeyboardInterrupt), as_ctrl_c(real_time=True):  # between two flights, too
         _fly(link, policy, driver, guard, config, transfers(driver_config))
     with contextlib.suppress(KeyboardInterrupt):  # from then on nothing ends what is being written
         landed.set()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (*ENDS, *ASKS):
+            signal.signal(number, signal.SIG_IGN)
     if not link.lost:
         link.flush()
         return
