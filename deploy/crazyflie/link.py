@@ -10,6 +10,7 @@ import logging
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ class Link(Heard):
         self.cache, self.uri, self.blocks, self.period_ms = cache, uri, blocks, period_ms
         self.client: Any = None
         self.attempts = 0
-        self._console: list[str] = []
+        self._console: deque[str] = deque(maxlen=1000)
         self._echo: dict[int, bytes] = {}
         self._echoed = threading.Condition()
 

@@ -334,8 +334,7 @@ class Crazyflie(Entered):
         """Back to the vehicle's PID controller, down, motors off."""
         link, self.done = self.link, True
         ground = float(self.target[2]) - self.settings.height
-        if not math.isfinite(ground):
-            ground = 0.0
+        ground = ground if math.isfinite(ground) else 0.0
         above = link.value("stateEstimate.z") - ground
         if not math.isfinite(above):  # nobody waits for that
             above = self.settings.height
@@ -348,6 +347,7 @@ class Crazyflie(Entered):
         land()  # first somewhere to go, then nobody else at the motors
         if trouble := link.tell(ITS_OWN):
             if link.silence() > STALE:
+                land()  # once more: where it was told to hold its place and did not hear this, nothing else ends that
                 raise LinkError(trouble)
             self._notes.append(trouble)
         link.wait(lambda: link.value("stateEstimate.vz") < -0.05, 1.0, land)
