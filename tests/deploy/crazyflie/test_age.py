@@ -162,8 +162,10 @@ def test_a_vehicle_whose_answers_wait_is_landed_at_once(policy: PolicyFile, monk
 def test_a_silent_vehicle_is_told_and_left_to_its_watchdogs(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):
     vehicle = Mute(policy, monkeypatch)
     vehicle.now += 1.0
+    client = vehicle.link.client
     vehicle.driver.stop()
     assert vehicle.told[:2] == NOBODY_ELSE
+    assert client.high_level_commander.land.call_count == 2  # it may not have heard the first
     assert any("left to its own watchdogs" in note for note in vehicle.driver.report())
 
 
