@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from deploy.system.clock import boottime
+from deploy.system.interrupts import ending
 from sim.registry import load
 from sim.spec import Group
 
@@ -178,7 +179,10 @@ class Entered:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
+        with ending() as asked:
+            self.stop()
+        if error is None and asked():
+            raise KeyboardInterrupt  # no other flight may follow
 
 
 class Connecting(Entered):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 def boottime() -> float:
-    """s, monotonic, of which a computer's sleep is a part where its system says so (Linux).
+    """s, monotonic, of which a computer's sleep is a part (on Linux; elsewhere as its CLOCK_MONOTONIC says).
 
     Python's own monotonic clocks stand still meanwhile: after it wakes up all that it knows would look fresh.
     """
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return time.clock_gettime(CLOCK)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from deploy.system import streams
 
 SOON = 0.05  # s: not in the callback, where it would be lost once more
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
@@ -33,16 +35,33 @@ def come_again() -> Iterator[None]:
 
 
 class _Handler:
-    """Raises KeyboardInterrupt: for each of ENDS, and for the first signal of all."""
+    """Raises KeyboardInterrupt: for each of ENDS, and for the first signal of all, unless that comes while `ending`."""
+
+    ending = answered = False
 
     def __init__(self) -> None:
         self.asked = False
 
     def __call__(self, number: int, frame: Any) -> None:
-        if number in ASKS and self.asked:
-            return
-        self.asked = True
-        raise KeyboardInterrupt
+        first, self.asked = not self.asked, True
+        if first and self.ending:
+            _Handler.answered = True
+            streams.say("the robot is being left safe; a second Ctrl-C does not wait for that")
+        elif first or number in ENDS:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def ending() -> Iterator[Callable[[], bool]]:
+    """Inside, what `as_ctrl_c` would raise first is only answered: what it asks for is being done.
+
+    Yields what says whether that was so: then whoever would begin another flight has to raise it after all.
+    """
+    _Handler.ending, _Handler.answered = True, False
+    try:
+        yield lambda: _Handler.answered
+    finally:
+        _Handler.ending = False
 
 
 @contextmanager

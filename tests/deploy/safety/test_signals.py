@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -52,6 +53,43 @@ def test_a_second_one_that_does_not_ask_ends_the_flight_at_once(policy, driver):
     with as_ctrl_c(real_time=True):
         record, guard = fly(policy, driver)
     assert record.interrupted and not guard.over and driver.stops == 1
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.parametrize(
+    ("numbers", "waited"),
+    [((signal.SIGINT,), True), ((signal.SIGTERM, signal.SIGHUP), True), ((signal.SIGHUP, signal.SIGINT), False)],
+)
+def test_a_landing_after_an_error_is_not_broken_off_by_the_first(policy, driver, numbers, waited, capfd):
+    """Its driver lands it then: to a Crazyflie's the first Ctrl-C was an emergency stop, and it fell."""
+    landed, stop = [], driver.stop
+
+    def fail():
+        raise OSError("the link is lost")
+
+    def lands():
+        sent(*numbers)()
+        landed.append(1)
+        stop()
+
+    driver.at, driver.stop = fail, lands
+    with pytest.raises(OSError) if waited else nullcontext(), as_ctrl_c(real_time=True):
+        record, _ = fly(policy, driver)
+        assert record.interrupted
+    assert bool(landed) == waited
+    assert "a second Ctrl-C does not wait" in capfd.readouterr().err
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+def test_who_asks_while_a_flight_ends_by_itself_has_interrupted_it(policy, driver):
+    """Or else the next flight would begin."""
+    stop = driver.stop
+    driver.stop = lambda: (sent(signal.SIGTERM)(), stop())
+    with as_ctrl_c(real_time=True):
+        record, _ = fly(policy, driver, steps=5)
+    assert record.interrupted and driver.stops == 1
 
 
 def test_what_was_ignored_stays_so_and_all_is_as_before_afterwards():
