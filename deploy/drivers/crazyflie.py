@@ -43,7 +43,7 @@ STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
 ITS_OWN = {"stabilizer.controller": PID, "motorPowerSet.enable": 0}  # it flies by itself
-CLIMB, STALE = 0.4, 0.1  # m/s, of take-off and landing; s
+CLIMB, STALE, AT_REST = 0.4, 0.1, 3.0  # m/s, of take-off and landing; s; s until its supervisor sees still motors
 PATIENCE, IDLE = 10, 0.5  # steps in a row with zeros, after which it lands; s that the policy on board may not fly for
 BY_GUARD = "by the guard"  # why it lands
 FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
@@ -102,7 +102,7 @@ class Crazyflie(Entered):
                 f"{s.uri}: the firmware has no policy on board (no log variable policy.state): build it with "
                 "deploy.export target=crazyflie, or fly with onboard=false"
             ) from None
-        if self._state() & FLYING:
+        if not link.wait(lambda: not self._state() & FLYING, AT_REST):
             raise LinkError(f"{s.uri}: the vehicle is flying: land it first")
         link.write("motorPowerSet.enable", 0)
         link.write("stabilizer.controller", PID)

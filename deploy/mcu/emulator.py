@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,8 @@ class _Patience:
                 now = time.monotonic()
                 for end, stop in self._ends.values():
                     if now > end:
-                        stop()
+                        with suppress(Exception):  # this thread goes on whatever becomes of one chip
+                            stop()
 
 
 _PATIENCE = _Patience()

@@ -98,6 +98,18 @@ def test_the_vehicle_is_asked_for_the_time_and_its_answer_is_a_round_trip():
             link.close()
 
 
+def test_a_vehicle_that_does_not_answer_is_as_old_as_its_stamps_say_and_the_report_says_so():
+    with served() as simulation:
+        simulation.autopilot.answers = False
+        link = Link(simulation.config.uri.replace("udpout", "udpin"))
+        link.open(5.0)
+        try:
+            assert settles(lambda: any("does not answer pings" in line for line in link.doubts()))
+            assert link.unseen == 0.0
+        finally:
+            link.close()
+
+
 def test_questions_for_the_time_and_answers_to_others_are_no_answers():
     link = Link("udpin://127.0.0.1:0")
     m, link.target = link.mavlink, 1
