@@ -3,7 +3,8 @@
 The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
 episode is flown twice, by the chip and by onnxruntime, from the same start. What sees pictures, whose bytes turn the
 last bit of a number into another picture, is compared along onnxruntime's flight: the chip is shown the same.
-The status is 1 where they flew differently (of float32 weights), or the chip refused or did not answer.
+The status is 1 where they flew differently (of float32 weights), or the chip refused or did not answer; 2, with an
+error, where the image hangs: for 30 s of this computer's time when emulated, for 60 s on QEMU.
 With `learn=true` the chip learns in flight what a changed robot needs more than the policy says: `deploy.mcu.learning`.
 The status is then 1 where it refused or did not answer.
 """
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,23 +311,27 @@ def connect(
             line = EmulatedPort(Chip(image, board=BOARDS[board]), cost.seconds)
     # Each of four attempts has a quarter of it; a picture alone takes 40 ms on the line.
     trip = 10.0 * struct_type(policy).itemsize / BAUD + cost.seconds
-    return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
+    try:
+        return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
+    except BaseException:
+        line.close()
+        raise
 
 
 def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
     """Let the chip learn a residual under these conditions, and report. ValueError when they change nothing."""
     if not conditions.changed().keys() - {"noise"}:
         raise cli.ArgumentError("learn=true needs a robot unlike the nominal one, such as mass=1.3")
-    chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual(), config.board)
     seeds = range(config.seed, config.seed + config.episodes)
     seconds = learning.LEARNED_S if config.seconds is None else config.seconds
     if not seconds >= learning.LEAST_S:
         raise cli.ArgumentError(f"seconds={seconds:g}: learning takes at least {learning.LEAST_S:g} s")
     if not 0 <= config.seed < 2**32 - config.episodes:
         raise cli.ArgumentError(f"seed={config.seed}: needs a number from 0, below 2^32")
-    made = learning.adapt(learning.Trial(policy, config.engine, conditions), chip, seeds, seconds, cost)
+    chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual(), config.board)
+    with closing(chip):
+        made = learning.adapt(learning.Trial(policy, config.engine, conditions), chip, seeds, seconds, cost)
     made.port = config.port
-    chip.close()
     print("\n".join(printable(line, cli.LONGEST) for line in learning.describe(made)))
     if config.json:
         flights = [asdict(f) | {"gone": f.gone} for f in made.flights]
@@ -345,8 +351,8 @@ def main(argv: Sequence[str]) -> None:
         learn(policy, config, conditions)
         return
     chip, cost = connect(policy, config.port, config.compiler, config.weights, board=config.board)
-    report = evaluate(policy, chip, config, cost, conditions)
-    chip.close()
+    with closing(chip):
+        report = evaluate(policy, chip, config, cost, conditions)
     print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))
     if config.json:
         Path(config.json).write_text(json.dumps({**asdict(report), "equal": report.equal}, indent=1) + "\n")

@@ -6,7 +6,6 @@ The same function flies a robot in real time and a batch of simulated episodes a
 from __future__ import annotations
 
 import math
-import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping
@@ -23,9 +22,11 @@ from deploy.safety.ladder import RUNGS
 from deploy.safety.pictures import PictureWatch
 from deploy.safety.recovery import STATES
 from deploy.safety.watch import Watch, Worker, await_call
+from deploy.system import streams
+from deploy.system.clock import boottime
+from deploy.system.pace import Pace
 from sim.spec import ANY_ROBOT, Group, Signal
 
-SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
 REHEARSALS = 21  # policy steps that are timed before a flight in real time
 PATIENCE = 10.0  # s in which signals must have become good
 LEAST_PATIENCE = 0.1  # s that a step of the policy may take, however short the period: machines have hiccups
@@ -153,32 +154,7 @@ def _rehearse(policy: Policy, driver: Driver, clock: Callable[[], float]) -> Non
         )
 
 
-class _Pace:
-    """Absolute deadlines, one per control step, without drift. A step that overran is not caught up in a burst."""
-
-    def __init__(self, period: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
-        self.period, self.clock, self.sleep = period, clock, sleep
-        self.deadline = clock()
-
-    def wait(self) -> tuple[float, float]:
-        """Wait for the next deadline. By how much it was missed (s; 0: it was met), and how late it is now (s)."""
-        self.deadline += self.period
-        late = self.clock() - self.deadline
-        if late > 0.0:
-            if late > self.period:
-                self.deadline += late
-            return late, late
-        if -late > self.period:  # the clock went back: nobody should wait until it is where it was
-            self.deadline = self.clock() + self.period
-            late = -self.period
-        if -late > SPIN:
-            self.sleep(-late - SPIN)
-        while (now := self.clock()) < self.deadline:
-            pass
-        return 0.0, now - self.deadline
-
-
-def _settle(driver: Driver, guard: Guard, seconds: float, pace: _Pace) -> None:
+def _settle(driver: Driver, guard: Guard, seconds: float, pace: Pace) -> None:
     """Return once the guard has been content with every signal for so long; HandshakeError when that takes too long."""
     pace.deadline = began = since = pace.clock()
     while pace.clock() - since < seconds:
@@ -202,7 +178,7 @@ class _Flight:
         guard: Guard,
         last: int | None,
         log: Log | None,
-        pace: _Pace,
+        pace: Pace,
         sight: PictureWatch,
     ) -> None:
         self.policy, self.driver, self.guard, self.last, self.log, self.pace = policy, driver, guard, last, log, pace
@@ -325,13 +301,20 @@ class _Flight:
                 self.record.interrupted = True
                 if self.falls and not self.asked:
                     self.asked = True
-                    print("landing; a second Ctrl-C ends the flight at once", file=sys.stderr, flush=True)
+                    streams.say("landing; a second Ctrl-C ends the flight at once")
                     continue
-                self.interrupted = True
-                if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
-                    self.watch.close(PATIENCE_TO_STOP)
-                    self.record.left_behind = True
+                self._leave(thread)
                 raise
+            except BaseException:  # the driver will be stopped: no thread may go on meanwhile
+                self._leave(thread)
+                raise
+
+    def _leave(self, thread: Worker | None) -> None:
+        """From now on nothing is written."""
+        self.interrupted = True
+        if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
+            self.watch.close(PATIENCE_TO_STOP)
+            self.record.left_behind = True
 
     def _attend(self, thread: Worker) -> None:
         """Return when the flight in that thread is over; fly on here when a step does not come back."""
@@ -354,7 +337,7 @@ def run(
     settle: float = 0.0,
     log: Log | None = None,
     sight: PictureWatch | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = boottime,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Record:
     """Fly `steps` control steps (default: as many as the driver's flights last) or until the driver is done; stop it.
@@ -371,7 +354,7 @@ def run(
     guard = guard or Guard(policy.inputs, policy.outputs)
     if guard.emergency:
         raise HandshakeError("the emergency stop is pressed; release it first")
-    pace = _Pace(1.0 / driver.rate_hz, clock, sleep)
+    pace = Pace(1.0 / driver.rate_hz, clock, sleep)
     sight = sight or PictureWatch(policy.inputs)
     flight = _Flight(policy, driver, guard, driver.steps if steps is None else steps, log, pace, sight)
     record = flight.record

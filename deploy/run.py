@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from deploy.safety.grid import trust_warning
 from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.sign import TRUST
 from deploy.system import realtime
+from deploy.system.interrupts import as_ctrl_c
 from deploy.teleop.instruction import instructed
 from deploy.teleop.screen import LIVE, NONE, paced, screen, wanted
 from deploy.trust.text import printable
@@ -164,7 +164,7 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
     by = FROM_SERVER if config.server else config.controller
     log = None if config.log is None else Recorder(config.log, policy, driver, guard, by)
     settle = config.settle if driver.real_time else 0.0
-    record, who = None, "Ctrl-C or SIGTERM"
+    record, who = None, "Ctrl-C or another signal"
     try:
         with explained(driver), realtime.realtime(config.priority if driver.real_time else 0) as refused:
             for line in refused:
@@ -208,11 +208,8 @@ def _flown(policy: PolicyFile, config: Config, kind: Any, driver_config: Any) ->
 def _through(policy: PolicyFile, config: Config, driver: Driver, driver_config: Any) -> None:
     """The flight, and what came of it."""
     guard = guarded(policy, driver, config)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
-    try:
+    with as_ctrl_c(driver.real_time):
         record = fly(policy, driver, guard, config, transfers(driver_config))
-    finally:
-        signal.signal(signal.SIGTERM, before)
     plans = policy.report() if isinstance(policy, Planned) else []
     lines = [*_summary(record, driver), *plans, f"policy {policy.name}: {policy.standing}"]
     print("\n".join(printable(line, cli.LONGEST) for line in lines))

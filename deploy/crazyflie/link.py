@@ -10,17 +10,18 @@ import logging
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deploy.safety import stamps
-from deploy.safety.stamps import Received, SenderClock
+from deploy.safety.heard import Heard
+from deploy.system.clock import boottime
 
 STALLED, STALLED_RADIO = 0.5, 3.0  # s without a packet, while connecting; radio links resend by themselves
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
 CLOSING, CLOSING_RADIO = 0.1, 3.0  # s to wait for cflib to close a link; on UDP only its own threads take longer
-LINK_PORT = 15  # its packets are pings: no progress
+LINK_PORT, ECHOES = 15, 0  # its packets are pings: no progress; the channel on which they come back
 WRITE = 2  # channel of the parameters' port
 TICK = 1e-3, 24  # s, bits: of a log packet's time stamp
 Block = Mapping[str, str]  # variable -> type, as cflib names types
@@ -45,8 +46,13 @@ def cflib() -> Any:
     return crtp
 
 
-class Link:
-    """One vehicle. `open` returns once every block of log variables arrives."""
+class Link(Heard):
+    """One vehicle. `open` returns once every block of log variables arrives. Kinds are blocks: values by variable.
+
+    cflib pings it ten times a second, and it sends that back through the queue in which its log packets wait.
+    """
+
+    called = "log block "
 
     def __init__(
         self,
@@ -54,23 +60,21 @@ class Link:
         blocks: Mapping[str, Block],
         period_ms: int,
         cache: str | None = None,
-        clock: Callable[[], float] = stamps.clock,
+        clock: Callable[[], float] = boottime,
         believed: bool = True,
     ) -> None:
         """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick.
 
         `believed`: what is measured is as old as its stamps say; else it counts from its arrival.
         """
+        super().__init__(dict.fromkeys(blocks, TICK), clock, believed)
         cflib()
         udp = uri.startswith("udp://")
         self.patience, self.closing = (STALLED, CLOSING) if udp else (STALLED_RADIO, CLOSING_RADIO)
-        self.cache, self.believed = cache, believed
-        self.uri, self.blocks, self.period_ms, self.clock = uri, blocks, period_ms, clock
+        self.cache, self.uri, self.blocks, self.period_ms = cache, uri, blocks, period_ms
         self.client: Any = None
         self.attempts = 0
-        self.arrived: dict[str, Received] = {}  # by block, values by variable
-        self.clocks = {name: SenderClock(*TICK) for name in blocks}
-        self._console: list[str] = []
+        self._console: deque[str] = deque(maxlen=1000)
         self._echo: dict[int, bytes] = {}
         self._echoed = threading.Condition()
 
@@ -106,16 +110,25 @@ class Link:
         def packet(received: Any) -> None:
             if received.port != LINK_PORT:
                 heard[0] = self.clock()
+            elif received.channel == ECHOES and self.client is client:
+                self.round_trips.answered(bytes(received.data), self.clock())
+
+        def sent(packet: Any) -> None:
+            if (packet.port, packet.channel) == (LINK_PORT, ECHOES) and self.client is client:
+                self.round_trips.sent(bytes(packet.data), self.clock())
 
         def failed(uri: str, message: str) -> None:
             failure.append(message.partition("\n")[0])
             done.set()
 
         client.packet_received.add_callback(packet)
+        client.packet_sent.add_callback(sent)
         client.fully_connected.add_callback(lambda uri: done.set())
         client.connection_failed.add_callback(failed)
         client.console.receivedChar.add_callback(self._console.append)
         client.add_port_callback(WRITE, self._parameter)
+        # By this cflib says zero thrust when it closes a link. A vehicle that is landing by itself would fall.
+        client.commander.send_setpoint = lambda *given: None
         client.open_link(self.uri)
         while not done.wait(0.05):
             now = self.clock()
@@ -129,47 +142,36 @@ class Link:
     def _listen(self, end: float) -> str:
         from cflib.crazyflie.log import LogConfig
 
-        self.arrived.clear()
-        for clock in self.clocks.values():
-            clock.reset()
+        self.begin()
+        client = self.client
+
+        def data(stamp: int, values: Mapping[str, float], config: Any) -> None:
+            if self.client is client:  # else it belongs to a connection that is over, whose thread is not yet
+                self._data(stamp, values, config)
+
         for name, variables in self.blocks.items():
             config = LogConfig(name, self.period_ms)
             for variable, kind in variables.items():
                 config.add_variable(variable, kind)
-            config.data_received_cb.add_callback(self._data)
+            config.data_received_cb.add_callback(data)
             try:
                 self.client.log.add_config(config)
             except (KeyError, AttributeError) as error:
                 raise NotLoggedError(f"{self.uri}: the firmware cannot log this: {error.args[0]}") from None
             config.start()
         until = min(end, self.clock() + self.patience + 1e-2 * self.period_ms)
-        while len(self.arrived) < len(self.blocks):
+        while len(self.newest) < len(self.blocks):
             if self.clock() > until:
                 return "the log blocks did not start"
             time.sleep(0.005)
         return ""
 
     def _data(self, stamp: int, values: Mapping[str, float], config: Any) -> None:
-        arrived = self.clock()
-        delay = self.clocks[config.name].delay(stamp, arrived)
-        if delay is not None:  # else it is repeated, or late
-            self.arrived[config.name] = Received(arrived, values, delay if self.believed else 0.0)
-
-    def age(self) -> float:
-        """Seconds since the oldest of the blocks was measured, at least: by the vehicle's own stamps."""
-        return self.clock() - min(block.measured for block in self.arrived.values())
-
-    def silence(self) -> float:
-        """Seconds since the oldest of the blocks arrived, however old it was by then."""
-        return self.clock() - min(block.arrived for block in self.arrived.values())
-
-    def doubts(self) -> list[str]:
-        """What is odd about the vehicle's time stamps, by block."""
-        return [f"its log block {name} {clock.trouble}" for name, clock in self.clocks.items() if clock.trouble]
+        self.take(config.name, values, stamp)
 
     def value(self, variable: str) -> float:
         """The newest value of a logged variable."""
-        for block in list(self.arrived.values()):
+        for block in list(self.newest.values()):
             if variable in block.content:
                 return float(block.content[variable])
         raise KeyError(f"{variable} is not logged; logged are: {', '.join(v for b in self.blocks.values() for v in b)}")
@@ -240,7 +242,7 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Close the link; cflib sends a set point of zero thrust when it does."""
+        """Close the link; the vehicle is left as it is."""
         client, self.client = self.client, None
         if client is None:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
+from deploy.system.clock import boottime
+from deploy.system.interrupts import ending
 from sim.registry import load
 from sim.spec import Group
 
@@ -121,7 +122,7 @@ class Transferable(Protocol):
 
 def clock_of(driver: Driver) -> Callable[[], float]:
     """What the loop reads the time from."""
-    return driver.clock if isinstance(driver, Paced) else time.perf_counter
+    return driver.clock if isinstance(driver, Paced) else boottime
 
 
 def another_episode(driver: Driver) -> Reading | None:
@@ -178,7 +179,10 @@ class Entered:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
+        with ending() as asked:
+            self.stop()
+        if error is None and asked():
+            raise KeyboardInterrupt  # no other flight may follow
 
 
 class Connecting(Entered):

@@ -27,7 +27,7 @@ from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
 from deploy.drivers import Entered, Reading
-from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
+from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, too_late, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
 from deploy.safety.stamps import waits
@@ -43,7 +43,7 @@ STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
 ITS_OWN = {"stabilizer.controller": PID, "motorPowerSet.enable": 0}  # it flies by itself
-CLIMB, STALE = 0.4, 0.1  # m/s, of take-off and landing; s
+CLIMB, STALE, AT_REST = 0.4, 0.1, 3.0  # m/s, of take-off and landing; s; s until its supervisor sees still motors
 PATIENCE, IDLE = 10, 0.5  # steps in a row with zeros, after which it lands; s that the policy on board may not fly for
 BY_GUARD = "by the guard"  # why it lands
 FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
@@ -81,8 +81,7 @@ class Crazyflie(Entered):
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
         self._zeros = self._idle = 0  # steps in a row: no command, policy not flying
-        self._errors: list[float] = []
-        self._notes: list[str] = []
+        self._errors, self._notes = list[float](), list[str]()
         self._log = BoardLog(s.board_log) if s.board_log else None
 
     @classmethod
@@ -103,12 +102,16 @@ class Crazyflie(Entered):
                 f"{s.uri}: the firmware has no policy on board (no log variable policy.state): build it with "
                 "deploy.export target=crazyflie, or fly with onboard=false"
             ) from None
+        if not link.wait(lambda: not self._state() & FLYING, AT_REST):
+            raise LinkError(f"{s.uri}: the vehicle is flying: land it first")
         link.write("motorPowerSet.enable", 0)
         link.write("stabilizer.controller", PID)
         link.write("kalman.resetEstimation", 1)
         link.write("kalman.resetEstimation", 0)
         if not self._estimator_settles(s.connect_s):
             raise LinkError(f"{s.uri}: the estimator found no position in {s.connect_s:g} s: is there positioning?")
+        if late := too_late(link.unseen):
+            raise LinkError(f"{s.uri}: {late}")
         self._check(LOCKED | CRASHED | TUMBLED)
         voltage = link.value("pm.vbat")
         if not voltage >= s.voltage:  # NaN, too
@@ -187,8 +190,8 @@ class Crazyflie(Entered):
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
         if self._log is not None:
-            asked = self.link.arrived["policy"]
-            self._log.note(asked.arrived, {**asked.content, **self.link.arrived["rest"].content})
+            asked = self.link.newest["policy"]
+            self._log.note(asked.arrived, {**asked.content, **self.link.newest["rest"].content})
         if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
@@ -325,14 +328,13 @@ class Crazyflie(Entered):
         self._held = not self.link.tell(ITS_OWN, confirmed=heard) and heard
         if math.isinf(self._lands_at):
             self._lands_at = self.link.clock() + HOLD_S
-            self._notes += [*waits(self.link.age() - self.link.silence()), f"held for {HOLD_S:g} s {BY_GUARD}"]
+            self._notes += [*waits(self.link.waited()), f"held for {HOLD_S:g} s {BY_GUARD}"]
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""
         link, self.done = self.link, True
         ground = float(self.target[2]) - self.settings.height
-        if not math.isfinite(ground):
-            ground = 0.0
+        ground = ground if math.isfinite(ground) else 0.0
         above = link.value("stateEstimate.z") - ground
         if not math.isfinite(above):  # nobody waits for that
             above = self.settings.height
@@ -345,6 +347,7 @@ class Crazyflie(Entered):
         land()  # first somewhere to go, then nobody else at the motors
         if trouble := link.tell(ITS_OWN):
             if link.silence() > STALE:
+                land()  # once more: where it was told to hold its place and did not hear this, nothing else ends that
                 raise LinkError(trouble)
             self._notes.append(trouble)
         link.wait(lambda: link.value("stateEstimate.vz") < -0.05, 1.0, land)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Entered, Reading
-from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
+from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, too_late, tracking_error
 from deploy.mavlink import px4, setpoints
 from deploy.mavlink.frames import Axes, body, heading_of
 from deploy.mavlink.link import Link, MavlinkError
@@ -43,6 +43,7 @@ CLIMB = 0.7  # m/s, of the set point as it takes off
 NEAR, SLOW_ENOUGH = 0.25, 0.3  # m and m/s: there, so that the policy may have it
 AGAIN_S = 0.1  # s until it is asked again for what must not be lost on its way: to hold, to land, to stop its motors
 STOP_S = 2.0  # s in which an emergency stop must have been heard
+ON_ITS_WAY = 0.4  # s that what was asked just now, to turn the motors on, may still be on its way
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
 BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not send them more often
@@ -76,6 +77,7 @@ class Mavlink(Entered):
         self._ground = 0.0  # m
         self._state: tuple[str, ...] = WHOLE  # the messages that have it
         self._ours = self._airborne = self._handed_over = self.done = False  # `ours`: it flies by our set points
+        self._asked_to_arm = False
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then it holds its place
         self._due = -math.inf  # s, when it is asked to hold again
@@ -110,6 +112,8 @@ class Mavlink(Entered):
         hover = (HOVER,) if motors and s.hover_thrust is None else ()
         told = link.parameters(LOSS, ACTION, *hover)  # at once: a vehicle may be mute
         self._check_failsafe(told)
+        if late := too_late(link.unseen):
+            raise self._error(late)
         if isinstance(self.carrier, setpoints.Motors):
             self.carrier.hover = self._hover_thrust(told)
         quaternion = self._attitude()[0]
@@ -248,16 +252,13 @@ class Mavlink(Entered):
             return
         if not self._airborne:
             self._notes.append(f"stopped on the ground {BY_GUARD}")
-            self.done = True
-            if self.link.mode == px4.OFFBOARD:
-                self.link.ask(px4.ARM, 0.0)  # it may have been asked to arm just now
+            self.done = True  # `stop` sees to its motors
             return
         link, now = self.link, self.link.clock()
         if math.isinf(self._lands_at):
             self._lands_at, self._ours = now + HOLD_S, False
             link.answers.pop(px4.SET_MODE, None)
-            waited = link.age(*self._state) - link.silence(*self._state)
-            self._notes += [*waits(waited), f"held for {HOLD_S:g} s {BY_GUARD}"]
+            self._notes += [*waits(link.waited(*self._state)), f"held for {HOLD_S:g} s {BY_GUARD}"]
         offboard = link.mode == px4.OFFBOARD
         answer = link.answers.pop(px4.SET_MODE, px4.IN_PROGRESS)
         if answer == px4.ACCEPTED:
@@ -290,6 +291,7 @@ class Mavlink(Entered):
             yield
         asked = (1.0, *px4.OFFBOARD)
         yield from self._until(lambda: link.mode == px4.OFFBOARD, px4.SET_MODE, asked, stay, "does not go offboard")
+        self._asked_to_arm = True
         yield from self._until(lambda: link.armed, px4.ARM, (1.0,), stay, "cannot be armed")
         self._airborne = self._ours = True
         end = clock() + self.settings.height / CLIMB + 8.0
@@ -356,11 +358,15 @@ class Mavlink(Entered):
         It is asked until its heartbeat says that they are off, for `STOP_S` at most.
         """
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
-        self.done, self._ours, self._airborne = True, False, False
+        self.done, self._ours, self._airborne, self._asked_to_arm = True, False, False, False
+        self._motors_off(0.0, px4.FORCE)
+
+    def _motors_off(self, since: float, *how: float) -> None:
+        """Asked until a heartbeat says so that comes `since` s from now at the earliest, for `STOP_S` s at most."""
         link, began = self.link, self.link.clock()
         while link.port is not None:
-            link.ask(px4.ARM, 0.0, px4.FORCE)
-            if link.wait(lambda: link.silence("HEARTBEAT") < link.clock() - began and not link.armed, AGAIN_S):
+            link.ask(px4.ARM, 0.0, *how)
+            if link.wait(lambda: link.silence("HEARTBEAT") < link.clock() - began - since and not link.armed, AGAIN_S):
                 return
             if link.clock() - began > STOP_S:
                 self._notes.append("nobody heard that its motors are off: keep away, and stop them by hand")
@@ -371,8 +377,8 @@ class Mavlink(Entered):
             held = self._lands_at < math.inf and not self.done  # the flight ended while it held its place
             if self._airborne and (self._ours or held):
                 self._land()
-            elif not self._airborne and self.link.port is not None and self.link.armed and not self.done:
-                self.link.ask(px4.ARM, 0.0)
+            elif not self._airborne and self._asked_to_arm:
+                self._motors_off(ON_ITS_WAY)
         except MavlinkError as error:
             self._notes.append(f"{error}; the vehicle is left to its own watchdogs")
         except KeyboardInterrupt:

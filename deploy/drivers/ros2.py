@@ -42,14 +42,14 @@ from deploy.ros2.node.cameras import Cameras, told_view
 from deploy.ros2.node.frames import Frames
 from deploy.ros2.node.instructions import Instructions
 from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
-from deploy.ros2.node.subscriptions import MOST as WAITING
-from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.ros2.node.subscriptions import MOST, Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.node.timing import PacedClock, Timing
 from deploy.ros2.ros2_control import Joints, command_sources, joint_sources
 from deploy.ros2.settings import Settings
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
 from deploy.safety.limits import limits_of
+from deploy.system.clock import boottime
 from sim.rotations import seen_from
 from sim.spec import ANY_ROBOT, Group
 
@@ -144,7 +144,7 @@ class Ros2(Entered):
         """For its messages; of pictures, which come in many packets, few wait, and lost packets may be sent again."""
         picture = any(s.is_picture for s in source.signals)
         quality = command_quality() if picture and self.settings.reliable else sensor_quality()
-        return Inbox(self.node, source.message, source.topic, quality, depth=WAITING_PICTURES if picture else WAITING)
+        return Inbox(self.node, source.message, source.topic, quality, depth=WAITING_PICTURES if picture else MOST)
 
     def _spin(self, executor: SingleThreadedExecutor) -> None:
         with contextlib.suppress(ExternalShutdownException):
@@ -163,9 +163,9 @@ class Ros2(Entered):
         if self._executor is not None:
             self._spinner = threading.Thread(target=self._spin, args=[self._executor], name="ros2")
             self._spinner.start()
-        deadline = time.monotonic() + self.settings.connect_s
+        deadline = boottime() + self.settings.connect_s
         while reasons := self.missing():
-            if time.monotonic() >= deadline:
+            if boottime() >= deadline:
                 raise Ros2Error("; ".join(reasons))
             time.sleep(self.period)
         self.done, self.finished, self._by_hand, self.timing = False, "", False, Timing()
@@ -174,7 +174,7 @@ class Ros2(Entered):
         quality = command_quality(LIFESPAN * self.period)
         for sink in self._sinks:
             publisher = self._publishers[sink.topic] = self.node.create_publisher(sink.message, sink.topic, quality)
-            while not publisher.get_subscription_count() and time.monotonic() < deadline:
+            while not publisher.get_subscription_count() and boottime() < deadline:
                 time.sleep(self.period)
         self._hold(True)
         self._start = next((v["odometry"] for v in self.values.values() if "odometry" in v), None)
@@ -212,7 +212,7 @@ class Ros2(Entered):
 
     def contests(self) -> list[str]:
         """Who publishes beside those who own what we listen to."""
-        now = time.monotonic()
+        now = boottime()
         return [*filter(None, [self.armed.strangers(now), *(contest(self.node, box, now) for box in self._boxes)])]
 
     def unheard(self) -> list[str]:
@@ -245,7 +245,7 @@ class Ros2(Entered):
             self._pace.align(paced.age, between)
             if paced.age > between - 0.5 * self.period:
                 paced.waited(0.5 * self.period)  # the next one is due: better fresh and a little later
-        now = time.monotonic()
+        now = boottime()
         self.timing.began(now - self._before, self.period)
         self._before = now
         return self.read_now(paced)
@@ -308,7 +308,7 @@ class Ros2(Entered):
         bridged = (self.bridges() or self._is_blind()) and self._lands()  # the robot itself sees better
         over = (self.done and not self.falls) or self.given_up()
         self._publish(self._last() if over else {} if bridged else commands)
-        now = time.monotonic()
+        now = boottime()
         if self._paced is not None:
             self.timing.latency.append(now - self._paced.arrived)
         self.timing.steps += 1

@@ -1,7 +1,7 @@
 """A connection to a PX4 vehicle by MAVLink 2 over UDP: its newest messages, and commands until they are answered.
 
 Only the first vehicle that is heard, at the place where it was heard first, is listened to. What it measures is as old
-as its time stamps say, where it has such (`deploy/safety/stamps.py`).
+as its time stamps and its answers say, where it has such (`deploy/safety/heard.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 
 from deploy.mavlink import px4
 from deploy.mavlink.settings import parsed
-from deploy.safety import stamps
-from deploy.safety.stamps import Received, SenderClock
+from deploy.safety.heard import Heard
+from deploy.system.clock import boottime
 from deploy.trust.text import printable
 
 SYSTEM, COMPONENT = 245, 191  # ours: no ground station, an on-board computer
 BEAT_S = 0.5  # between our heartbeats
+PING_S = 0.25  # between two questions for the time (TIMESYNC), which a vehicle answers at once
 AGAIN_S = 0.25  # until a command is repeated
 TRIES = 12
 LARGEST = 4096  # bytes of a datagram
@@ -112,16 +113,18 @@ class Port:
         self.socket.close()
 
 
-class Link:
-    """One vehicle. A thread receives and sends our heartbeat; `open` returns once the vehicle's was heard."""
+class Link(Heard):
+    """One vehicle; kinds are types of messages. A thread receives and sends our heartbeat, and asks for the time.
 
-    def __init__(self, uri: str, clock: Callable[[], float] = stamps.clock, believed: bool = True) -> None:
+    `open` returns once the vehicle's heartbeat was heard.
+    """
+
+    def __init__(self, uri: str, clock: Callable[[], float] = boottime, believed: bool = True) -> None:
         """`believed`: what is measured is as old as its stamps say; else it counts from its arrival."""
-        self.uri, self.clock, self.believed, self.mavlink = uri, clock, believed, dialect()
+        super().__init__({kind: TICKS[stamp] for kind, stamp in STAMPS.items()}, clock, believed)
+        self.uri, self.mavlink = uri, dialect()
         self.port: Port | None = None
         self.target = 0  # the vehicle's number
-        self.newest: dict[str, Received] = {}  # by type
-        self.clocks = {kind: SenderClock(*TICKS[stamp]) for kind, stamp in STAMPS.items()}
         self.answers: dict[int, int] = {}  # by command: what was answered last
         self._parameters: dict[str, float | None] = {}  # those last asked for; None: not yet told
         self.texts: deque[str] = deque(maxlen=100)  # the newest warnings that the vehicle told
@@ -132,24 +135,33 @@ class Link:
         """MavlinkError when no PX4 multicopter is heard in so many seconds."""
         self.port = Port(self.uri, SYSTEM, COMPONENT, self._meet)
         self._running = True
-        for clock in self.clocks.values():
-            clock.reset()
+        self.begin()
+        self.target, self.strangers, self._parameters = 0, "", {}
+        self.answers.clear()
+        self.texts.clear()
         self._thread = threading.Thread(target=self._receive, name="mavlink", daemon=True)
         self._thread.start()
         if not self.wait(lambda: "HEARTBEAT" in self.newest, deadline):
             raise MavlinkError(f"{self.uri}: {self.strangers or f'no vehicle was heard within {deadline:g} s'}")
 
     def _receive(self) -> None:
-        port, beat, m = self.port, -math.inf, self.mavlink
+        port, beat, ping, m = self.port, -math.inf, -math.inf, self.mavlink
         assert port is not None
-        while self._running:
-            if self.clock() - beat > BEAT_S:
-                beat = self.clock()
+        while self._running and self.port is port:
+            now = self.clock()
+            if port.peer is not None and now - ping > PING_S:
+                ping, stamp = now, round(1e9 * now)
+                self.round_trips.sent(stamp, now)
+                port.send(m.MAVLink_timesync_message(0, stamp))
+            if now - beat > BEAT_S:
+                beat = now
                 port.send(m.MAVLink_heartbeat_message(m.MAV_TYPE_ONBOARD_CONTROLLER, 8, 0, 0, m.MAV_STATE_ACTIVE, 3))
             port.wait(0.05)
             messages = port.receive()
             if messages:
                 with self._heard:
+                    if self.port is not port:
+                        return  # another connection has begun, and knows nothing of this one
                     for message in messages:
                         self._take(message)
                     self._heard.notify_all()
@@ -168,14 +180,10 @@ class Link:
         elif kind == "PARAM_VALUE":
             if (name := message.param_id.rstrip("\0")) in self._parameters:  # others may read all of them meanwhile
                 self._parameters[name] = self._number(message)
+        elif kind == "TIMESYNC" and message.tc1:  # an answer: when it came by there, and what we asked
+            self.round_trips.answered(message.ts1, self.clock())
         elif kind in KEPT:
-            arrived, delay = self.clock(), 0.0
-            if stamp := STAMPS.get(kind):
-                waited = self.clocks[kind].delay(getattr(message, stamp), arrived)
-                if waited is None:
-                    return  # late or repeated: what it says is no news
-                delay = waited if self.believed else 0.0
-            self.newest[kind] = Received(arrived, message, delay)
+            self.take(kind, message, getattr(message, STAMPS[kind]) if kind in STAMPS else None)
 
     def _meet(self, message: Any) -> bool:
         """Whether this is the heartbeat of a vehicle that flies here, which is ours from now on."""
@@ -209,18 +217,6 @@ class Link:
         """The newest of what it warned of; empty where it did not."""
         with self._heard:
             return "; ".join(list(self.texts)[-most:])
-
-    def age(self, *kinds: str) -> float:
-        """s since what the oldest of these tells was measured, at least: by its stamps, else since it arrived."""
-        return self.clock() - min(self.newest[kind].measured if kind in self.newest else -math.inf for kind in kinds)
-
-    def silence(self, *kinds: str) -> float:
-        """s since the oldest of these arrived, however old it was by then."""
-        return self.clock() - min(self.newest[kind].arrived if kind in self.newest else -math.inf for kind in kinds)
-
-    def doubts(self) -> list[str]:
-        """What is odd about the vehicle's time stamps, by message."""
-        return [f"its {kind} {clock.trouble}" for kind, clock in self.clocks.items() if clock.trouble]
 
     @property
     def mode(self) -> tuple[int, int]:

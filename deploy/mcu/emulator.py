@@ -8,8 +8,11 @@ counts milliseconds and cycles.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +24,11 @@ SYSTICK, CYCLE_COUNTER = 0xE000E010, 0xE0001004  # of a Cortex-M
 PAINT = 0xA5  # what the stack holds before it is used
 PAGE = 0x1000
 STACKED = 16384  # bytes of stack that are looked at
+LOOK = 0.05  # s between two looks at the clock
+MOST_RESTARTS = 100  # one after the other
 
 
-class EmulatorError(RuntimeError):
+class EmulatorError(OSError):
     """The image cannot be loaded, or the emulated chip faulted or hangs."""
 
 
@@ -34,6 +39,42 @@ class Cost:
     instructions: int
     cycles: int
     stack: int
+
+
+class _Patience:
+    """Ends emulations that take too long, of all chips in one thread: unicorn's own costs one per call, 0.5 ms."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: dict[int, tuple[float, Callable[[], object]]] = {}  # by chip: when (s), and how
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def limited(self, seconds: float, stop: Callable[[], object]) -> Iterator[None]:
+        """Inside, `stop` is called once so many seconds have passed, again and again."""
+        with self._lock:
+            self._ends[id(stop)] = time.monotonic() + seconds, stop
+            if self._thread is None or not self._thread.is_alive():  # nor does a forked process have it
+                self._thread = threading.Thread(target=self._look, name="patience", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._ends[id(stop)]
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            with self._lock:  # held while it stops one: the next emulation must not be stopped for this one
+                now = time.monotonic()
+                for end, stop in self._ends.values():
+                    if now > end:
+                        with suppress(Exception):  # this thread goes on whatever becomes of one chip
+                            stop()
+
+
+_PATIENCE = _Patience()
 
 
 class Chip:
@@ -49,8 +90,8 @@ class Chip:
     ) -> None:
         """Load an ELF file. `count` measures every instruction, which is some fifty times slower.
 
-        `patience`: seconds of this machine that a call or the start may take before it counts as hanging. `core`: what
-        the image was built for, if not the board's.
+        `patience`: seconds of this machine that the image may take, after it was started, called or given something,
+        until it idles; then it counts as hanging. `core`: what the image was built for, if not the board's.
         """
         import unicorn
 
@@ -121,7 +162,7 @@ class Chip:
         self.incoming.clear()
         self.sent.clear()
         self.restarts = getattr(self, "restarts", -1) + 1
-        self._reset_wanted = self._booted = False
+        self._reset_wanted = False
         self._at = self.processor.power_on(board)
 
     def _on_block(self, machine: Any, address: int, size: int, data: Any) -> None:
@@ -177,24 +218,27 @@ class Chip:
             cycles += times * cost[1]
         return instructions, cycles
 
-    def _start(self, address: int, until: int, patience: float) -> None:
-        """`patience` 0: without limit. Watching the clock costs unicorn a thread per call, 0.5 ms."""
+    def _start(self, address: int, until: int) -> None:
+        self._stopped = False
         try:
-            self._stopped = False
-            self.processor.start(address, until, round(1e6 * patience))
+            with _PATIENCE.limited(self.patience, self.processor.machine.emu_stop):
+                self.processor.start(address, until)
         except self._unicorn.UcError as error:
             raise EmulatorError(f"{self.path}: the chip faulted at {self.processor.at():#x}: {error}") from None
         where = self.processor.at()
         if not self._stopped and where != until:
-            raise EmulatorError(f"{self.path}: the chip hangs at {where:#x}; stopped after {patience:g} s")
+            raise EmulatorError(f"{self.path}: the chip hangs at {where:#x}; stopped after {self.patience:g} s")
 
     def run(self) -> bytes:
         """Let the image run until it idles; what it has sent meanwhile."""
-        self._start(self._at, self._return, 0.0 if self._booted else self.patience)
-        if self._reset_wanted:
+        for _ in range(MOST_RESTARTS):
+            self._start(self._at, self._return)
+            if not self._reset_wanted:
+                break
             self.reset()
-            return self.run()
-        self._at, self._booted = self.processor.at(), True
+        else:
+            raise EmulatorError(f"{self.path}: the chip restarts for ever")
+        self._at = self.processor.at()
         out = bytes(self.sent)
         self.sent.clear()
         return out
@@ -216,7 +260,7 @@ class Chip:
     def call(self, function: str | int, *arguments: int) -> int:
         """Call a function, by name or address, with up to four integers or pointers; its integer result."""
         self.processor.calls(sum(self.board.ram), self._return, arguments)
-        self._start(function if isinstance(function, int) else self.address(function), self._return, self.patience)
+        self._start(function if isinstance(function, int) else self.address(function), self._return)
         return self.processor.result()
 
     def call_float(self, symbol: str, *arguments: int) -> int:

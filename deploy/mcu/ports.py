@@ -11,6 +11,7 @@ from typing import Protocol
 from deploy.mcu.emulator import Chip
 
 BAUD = 921600
+FULL_S = 1.0  # s in which a device must take some bytes
 
 
 class LinkError(OSError):
@@ -42,6 +43,7 @@ class SerialPort:
         speed = getattr(termios, f"B{baud}", None)
         if speed is None:
             raise LinkError(f"{path}: this machine has no serial speed {baud}")
+        self._path = path
         try:
             self._file = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
         except OSError as error:
@@ -55,7 +57,8 @@ class SerialPort:
 
     def write(self, data: bytes) -> None:
         while data:
-            select.select([], [self._file], [], 1.0)
+            if not select.select([], [self._file], [], FULL_S)[1]:
+                raise LinkError(f"{self._path}: takes no bytes any more: does the board hang?")
             data = data[os.write(self._file, data) :]
 
     def read(self, patience: float) -> bytes:

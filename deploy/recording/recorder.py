@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import select
 import socket
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from deploy.guard import REASONS, SAFE, Guard
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.recording import line
 from deploy.recording.flight_log import EVENTS, VERSION, FlightLogError, Layout
+from deploy.system import streams
 from deploy.trust.interpreter import python
 from sim.spec import to_json
 
@@ -319,10 +319,9 @@ class Recorder:
         self._trouble = trouble
         self._blocks.clear()
         self._waiting.clear()
-        text = f"warning: {self.path}: nothing is recorded from step {self._steps} on: {trouble}; the flight goes on\n"
-        with contextlib.suppress(OSError, ValueError):
-            if select.select([], [2], [], 0.0)[1]:
-                os.write(2, text.encode(errors="replace"))
+        streams.say(
+            f"warning: {self.path}: nothing is recorded from step {self._steps} on: {trouble}; the flight goes on"
+        )
 
     def _ending(self) -> tuple[str, str]:
         """Why the flight ended, and who ended it, as far as that can be seen from here."""

@@ -35,10 +35,12 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.received import received
 from deploy.system import realtime
 from deploy.system.files import write_atomic
+from deploy.system.interrupts import ASKS, ENDS, as_ctrl_c
 from sim.spec import Group, limits, pack, pictures, size, unpack
 
 Array = NDArray[Any]
 LARGEST = 64 * 2**20  # bytes of a message
+MOST_HELD = 256 * 2**20  # bytes of control steps that the learner has not kept: hours of them
 PATIENCE = 2.0  # s until the last of it must have been sent
 GONE = 1.0  # s from the learner's end until the flight is ended, in which the robot comes to rest
 STEPS, FLIGHT = b"s", b"f"  # what the robot sends: control steps; a flight is over
@@ -94,6 +96,7 @@ class Link:
         self._out: collections.deque[bytes] = collections.deque()
         self._wake, self._lock = threading.Event(), threading.Lock()
         self._unkept: collections.deque[Array] = collections.deque()  # rows, a batch per control step
+        self._held = 0  # bytes of them
         self._first = 0  # number of the first of them
         self._policy: tuple[PolicyFile, Mapping[str, float]] | None = None
         self._contract, self._robots = _contract(policy), robots
@@ -105,7 +108,12 @@ class Link:
         rows = np.ascontiguousarray(rows, np.float32)
         with self._lock:
             self._unkept.append(rows)
-        self._put(STEPS + rows.tobytes())
+            self._held += rows.nbytes
+            late = self._held > MOST_HELD
+        if late:
+            self._lose()  # it hangs; memory that runs out would end this loop in mid-air
+        else:
+            self._put(STEPS + rows.tobytes())
 
     def flight_over(self, told: Mapping[str, Any]) -> None:
         """A flight has ended."""
@@ -161,7 +169,9 @@ class Link:
         """The first `count` rows are kept by the learner."""
         with self._lock:
             while self._unkept and self._first + len(self._unkept[0]) <= count:
-                self._first += len(self._unkept.popleft())
+                rows = self._unkept.popleft()
+                self._first += len(rows)
+                self._held -= rows.nbytes
 
     def _lose(self) -> None:
         if not self.over:
@@ -312,11 +322,12 @@ def main(argv: Sequence[str]) -> None:
     policy = Learning(file, link, own.noise_seed)
     landed = threading.Event()
     threading.Thread(target=_watched, args=(link, landed), name="watching the learner", daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):  # between two flights
+    with contextlib.suppress(KeyboardInterrupt), as_ctrl_c(real_time=True):  # between two flights, too
         _fly(link, policy, driver, guard, config, transfers(driver_config))
     with contextlib.suppress(KeyboardInterrupt):  # from then on nothing ends what is being written
         landed.set()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (*ENDS, *ASKS):
+            signal.signal(number, signal.SIG_IGN)
     if not link.lost:
         link.flush()
         return

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from deploy import cli
 from deploy.ros2.arming.signed import NONCE, VERBS, Request, Verifier, read_key
 from deploy.ros2.node import network
+from deploy.system.clock import boottime
 from deploy.trust.text import printable
 
 AGAIN = 0.2  # s between two attempts
@@ -59,9 +59,9 @@ def main(argv: Sequence[str]) -> None:
 
 def _until(spin: Callable[[], None], seconds: float, condition: Callable[[], Any]) -> bool:
     """Spin until the condition holds, or the time is over."""
-    end = time.monotonic() + seconds
+    end = boottime() + seconds
     while not condition():
-        if time.monotonic() > end:
+        if boottime() > end:
             return False
         spin()
     return True
@@ -100,7 +100,7 @@ def signed(node: Any, config: Config, secret: bytes, spin: Callable[[], None]) -
     answers: dict[str, str] = {}
 
     def heard(message: Any) -> None:
-        verifier.accepts(bytes(message.data), time.monotonic())
+        verifier.accepts(bytes(message.data), boottime())
 
     node.create_subscription(UInt8MultiArray, topics.BEAT, heard, sensor_quality())
     node.create_subscription(

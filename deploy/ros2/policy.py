@@ -13,7 +13,6 @@ goes down the ladder of `deploy/safety` first, commanded by this node.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,6 +38,7 @@ from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.safety.pictures import PictureWatch
+from deploy.system.clock import boottime
 from deploy.system.realtime import PRIORITY, realtime
 
 SUCCESS, FAILURE, FAILED = (
@@ -111,9 +111,9 @@ class PolicyNode(LifecycleNode):
         self._troubles: list[str] = []  # with other publishers
         self._journal: Journal | None = None  # while there is a flight to be logged
         self.unlogged = ""  # why there is no log, or not all of it
-        self._since, self._trouble = time.monotonic(), "no signals yet"  # of good signals
+        self._since, self._trouble = boottime(), "no signals yet"  # of good signals
         self._rung = NONE  # of the ladder, as it was told last
-        self._tried, self._told, self._started = -RETRY, time.monotonic(), False
+        self._tried, self._told, self._started = -RETRY, boottime(), False
         self.armed = Armed(self, self.settings.key, self.settings.silence_s)
         self.emergency = EmergencyStop(
             self, "~/emergency_stop", self._stop, self.armed if self.settings.armed else None
@@ -156,7 +156,7 @@ class PolicyNode(LifecycleNode):
         self.driver.emergency, self.driver.given_up = self.emergency, lambda: self._guard.over
         self.driver.bridges = lambda: bool(self._guard.verdict[0] == HOLD)
         self.file, self.ended, self._sight = file, "not activated yet", PictureWatch(file.inputs)
-        self._since = time.monotonic()
+        self._since = boottime()
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         reasons = self.not_ready()
@@ -178,7 +178,7 @@ class PolicyNode(LifecycleNode):
             self.file.content()
         except PolicyFileError:
             reasons.append(f"{self.file.path} has changed since it was configured: clean up and configure again")
-        good = time.monotonic() - self._since
+        good = boottime() - self._since
         if good < self.settings.settle_s:
             why = f" ({self._trouble})" if self._trouble else ""
             reasons.append(f"signals have been good for {good:.1f} s of {self.settings.settle_s:g} s{why}")
@@ -239,7 +239,7 @@ class PolicyNode(LifecycleNode):
         patience = LANDING if self.driver.falls else PATIENCE
         thread.join(patience)
         self.driver.withdraw()
-        self._since = time.monotonic()
+        self._since = boottime()
         if thread.is_alive():
             self._crash = RuntimeError(f"the control loop did not end within {patience:g} s")
         self.ended = f"{type(self._crash).__name__}: {self._crash}" if self._crash else self.driver.finished
@@ -302,7 +302,7 @@ class PolicyNode(LifecycleNode):
                 raise ValueError(self.ended)
 
     def _check(self, driver: Ros2) -> None:
-        reading, now = driver.read_now(), time.monotonic()
+        reading, now = driver.read_now(), boottime()
         if not self.emergency.pressed:
             self._guard.release()
         self._guard.reset(1)

@@ -53,6 +53,7 @@ from deploy.ros2.node.subscriptions import Inbox, command_quality, every, latche
 from deploy.ros2.ros2_control import FORWARD, TWIST, TWISTS, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.simulation.fault_injection import EMPTY, KINDS, Fault
 from deploy.ros2.simulation.robot import world
+from deploy.system.clock import boottime
 from deploy.system.realtime import realtime
 from sim.spec import Signal, pack, pictures, unpack
 
@@ -187,10 +188,10 @@ class RobotNode(Node):
 
     def _simulate(self) -> None:
         period, every = self.world.dt, self.every
-        due, step = time.monotonic(), 0
+        due, step = boottime(), 0
         while not self._closing:
             due += period
-            late = time.monotonic() - due
+            late = boottime() - due
             if late > MOST_BEHIND:
                 due, self.slipped = due + late, self.slipped + late
             elif late < 0.0:
@@ -210,7 +211,7 @@ class RobotNode(Node):
         self._news.put(None)
 
     def _step(self) -> None:
-        now = time.monotonic()
+        now = boottime()
         if self.fault.kind != "transport":
             self._listen()
         self.interlock.emergency = self.emergency.pressed
@@ -225,7 +226,7 @@ class RobotNode(Node):
             self.interlock.stop(self.world.over)
 
     def _listen(self) -> None:
-        now = time.monotonic()
+        now = boottime()
         self.emergency.look()
         self._armed.held = self.interlock.state in (ARMED, *AIRBORNE)
         if self._armed.look():
@@ -266,7 +267,7 @@ class RobotNode(Node):
                 self._publish(*news)
 
     def _publish(self, count: int, stamp: Any, state: str, values: dict[str, Any]) -> None:
-        now = time.monotonic()
+        now = boottime()
         if self._ticks:
             self._ticks.publish(Clock(clock=stamp))
         for source, publisher in self._sources:
@@ -324,7 +325,7 @@ class RobotNode(Node):
 
     def _neighbours(self) -> list[str]:
         """Who publishes beside those whose word counts, or what cannot be heard."""
-        now, inboxes = time.monotonic(), [inbox for boxes in self._inboxes.values() for _, inbox in boxes]
+        now, inboxes = boottime(), [inbox for boxes in self._inboxes.values() for _, inbox in boxes]
         beside = [self._armed.strangers(now), *(contest(self, inbox, now) for inbox in inboxes)]
         return [*filter(None, beside), *unfit(self, [*self._armed.boxes, self.emergency.boxes[0], *inboxes])]
 

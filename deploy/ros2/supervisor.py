@@ -11,7 +11,6 @@ and releases only who can sign (`python -m deploy.ros2.ask`).
 from __future__ import annotations
 
 import math
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from deploy.ros2.node.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.node.parameters import declare, setting
 from deploy.ros2.node.publishers import contest, unfit
 from deploy.ros2.node.subscriptions import Inbox, Letterbox, command_quality, every, latched_quality, sensor_quality
+from deploy.system.clock import boottime
 from deploy.system.realtime import PRIORITY, realtime
 from deploy.trust.text import printable
 
@@ -166,7 +166,7 @@ class SupervisorNode(Node):
 
     def _contests(self) -> list[str]:
         """Who publishes what we, or those we listen to, publish."""
-        now = time.monotonic()
+        now = boottime()
         boxes = [self._watched, self._battery, self._heartbeat] + [self._own] * (self._signer is None)
         lines = [contest(self, box, now) for box in boxes]
         return [line for line in lines if line]
@@ -181,7 +181,7 @@ class SupervisorNode(Node):
         reasons = self._against_arming()
         if not reasons:
             self.armed, self.reason, self._flown, self._waits = True, "armed", False, False
-            self._since = time.monotonic()
+            self._since = boottime()
             self._say()
             self.get_logger().info("armed")
         return reasons
@@ -198,7 +198,7 @@ class SupervisorNode(Node):
 
     def _say(self) -> None:
         self._said.publish(Bool(data=self.armed))
-        self._beat = time.monotonic()
+        self._beat = boottime()
         if self._signer:
             beat = self._signer.beat(self._beat, self.armed, self.emergency.pressed, self._releases)
             self._signed.publish(UInt8MultiArray(data=beat))
@@ -214,7 +214,7 @@ class SupervisorNode(Node):
                 self._disarm(reason)
         elif self._waits:
             self._arm()
-        if time.monotonic() - self._beat >= BEAT - 0.5 * LOOK:
+        if boottime() - self._beat >= BEAT - 0.5 * LOOK:
             self._say()
 
     def _hold(self) -> None:
@@ -262,7 +262,7 @@ class SupervisorNode(Node):
         return ["the policy is not heard any more"]
 
     def _empty(self) -> list[str]:
-        low, now = self._voltage() < self.settings.land_voltage, time.monotonic()
+        low, now = self._voltage() < self.settings.land_voltage, boottime()
         if not low:
             self._low_since = now
         return [f"the battery has {self._voltage():.2f} V"] if now - self._low_since > 1.0 else []
@@ -282,7 +282,7 @@ class SupervisorNode(Node):
     def _unheeded(self) -> str:
         """Why the robot is not armed though we say that it is."""
         state = self._state.message.data if self._state.message is not None else ""
-        if not self.armed or time.monotonic() - self._since < HEEDED or not state.startswith(DISARMED):
+        if not self.armed or boottime() - self._since < HEEDED or not state.startswith(DISARMED):
             return ""
         return f"armed, but the robot says {printable(state)}"
 

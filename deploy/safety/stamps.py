@@ -3,17 +3,17 @@
 The two clocks are not set alike. A message's offset, its arrival by our clock minus its stamp, is how far they are
 apart plus how long it was on its way; the smallest offset of late is that way without a queue, and by what a message
 exceeds it, it has waited: in a radio that tries again, a modem, a buffer of this computer. As LEDBAT estimates the
-queueing delay (RFC 6817, section 3.4.2). A delay that all messages have is not seen. No age here is below that by
-arrival; it is too high by what the clocks drift in the window, and after a single stamp that was ahead (by `AHEAD_S` at
-most) by as much, until the window has passed: the guard stops too early then, not too late.
+queueing delay (RFC 6817, section 3.4.2). A delay that all messages have is not seen here, but by the answers to pings:
+`heard.py`. No age here is below that by arrival; it is too high by what the clocks drift in the window, and after a
+single stamp that was ahead (by `AHEAD_S` at most) by as much, until the window has passed: the guard stops too early
+then, not too late.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 WINDOW = 30  # s in which something came, of which the smallest offset counts: clocks that are 100 ppm apart drift 3 ms
 LATE_S = 1.0  # s by which a stamp may go back: a message that others have overtaken
@@ -23,29 +23,11 @@ FAR_S = 0.05  # s that messages must have waited for a report to say so
 IGNORED = "such messages were ignored"
 
 
-def clock() -> float:
-    """s, monotonic, of which a machine's sleep is a part where its system says so (Linux): buffers wait meanwhile."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
 def waits(delay: float) -> list[str]:
     """For a report of a flight that is being stopped: that what arrived last had waited for so long (s)."""
     if delay <= FAR_S:
         return []
     return [f"messages had waited for {delay:.2f} s by their time stamps; a slower simulator needs stamps=false"]
-
-
-class Received(NamedTuple):
-    """The newest of one kind: when it arrived (s), what it is, and how long it had waited by then, at least (s)."""
-
-    arrived: float
-    content: Any
-    delay: float = 0.0
-
-    @property
-    def measured(self) -> float:
-        """s, when it was measured at the latest."""
-        return self.arrived - self.delay
 
 
 class SenderClock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -14,6 +15,13 @@ def opened() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
+def say(text: str) -> None:
+    """A line for people on standard error, unless it would have to be waited for: nobody may read it any more."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], 0.0)[1]:
+            os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 def is_gone() -> bool:

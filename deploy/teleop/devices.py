@@ -11,7 +11,6 @@ import select
 import struct
 import sys
 import termios
-import time
 import tty
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from deploy.system.clock import boottime
 
 Array = NDArray[Any]
 
@@ -89,7 +90,7 @@ class Keyboard:
         "Enter keep  y success  n failure  Backspace redo  x quit"
     )
 
-    def __init__(self, fd: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fd: int | None = None, clock: Callable[[], float] = boottime) -> None:
         self._fd = sys.stdin.fileno() if fd is None else fd
         if not os.isatty(self._fd):
             raise TeleopError("keyboard: standard input is not a terminal; run it in one, or take another device")

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <utility>
 
@@ -18,10 +19,23 @@ using controller_interface::return_type;
 
 constexpr double NOTHING = std::numeric_limits<double>::quiet_NaN();
 constexpr double LATE = 1.5; /* control periods between two steps */
+constexpr double NAP = 0.1;  /* s: less is no sleep, but the time between two looks at a clock */
 const char *const REPORTED[] = {"reason", "held", "late", "steps", "period", "execution_time", "longest_execution_time"};
 
 static_assert(sizeof(policy_signals) == READ_NUMBERS * sizeof(float), "signals are floats, in one row");
 static_assert(sizeof(policy_commands) == COMMAND_NUMBERS * sizeof(float), "commands are floats, in one row");
+
+/* s that this computer has slept. The manager's clock may stand still meanwhile, and all would look as fresh as before. */
+double asleep() {
+#ifdef CLOCK_BOOTTIME
+    std::timespec awake{}, all{};
+    (void)clock_gettime(CLOCK_MONOTONIC, &awake);
+    (void)clock_gettime(CLOCK_BOOTTIME, &all);
+    return static_cast<double>(all.tv_sec - awake.tv_sec) + 1e-9 * static_cast<double>(all.tv_nsec - awake.tv_nsec);
+#else
+    return 0.0;
+#endif
+}
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -403,9 +417,14 @@ void PolicyController::report(double since) {
 }
 
 return_type PolicyController::update_and_write_commands(const rclcpp::Time &time, const rclcpp::Duration & /*period*/) {
-    if (!begun_) began_ = time.nanoseconds();
+    const double sleep = asleep();
+    if (!begun_) {
+        began_ = time.nanoseconds();
+        slept_before_ = slept_ = sleep;
+    }
     begun_ = true;
-    const double now = 1e-9 * static_cast<double>(time.nanoseconds() - began_);
+    if (sleep - slept_ > NAP) slept_ = sleep;
+    const double now = 1e-9 * static_cast<double>(time.nanoseconds() - began_) + (slept_ - slept_before_);
     take_references(now);
     if (turn_ == 0) {
         read_states(now);

@@ -17,12 +17,9 @@ from deploy.crazyflie.simulator.battery import SUPPLIES, Battery, Power
 from deploy.crazyflie.simulator.estimator import Estimated, Estimator, TrueState
 from deploy.crazyflie.simulator.firmware import Firmware
 from deploy.crazyflie.simulator.onboard import Onboard
-from deploy.crazyflie.simulator.world import DT, World
+from deploy.crazyflie.simulator.world import DT, MOST_BEHIND, World
 
 MOST_DATAGRAMS = 256  # of one vehicle between two looks at the clock
-# s; a machine that is slower than this lets the simulated time slip instead of rushing after it. By so much at most
-# what comes from a busy machine looks older than it is.
-MOST_BEHIND = 0.02
 SILENT = 1.0  # s, RADIO_ACTIVITY_TIMEOUT_MS of the firmware; clients ping ten times a second
 SYSTEM_OFF, SYSTEM_ON, ALL_OFF, RESET = 0x02, 0x03, 0x01, 0xF0  # commands to the radio chip
 

@@ -13,6 +13,9 @@ from deploy.crazyflie.simulator.sensed import Sensed
 
 DT = 0.002  # s, of the on-board controllers; the physics takes two steps in it
 SUBSTEPS = 2
+# s; a machine that is slower than this lets the simulated time slip instead of rushing after it. By so much at most
+# what comes from a busy machine looks older than it is.
+MOST_BEHIND = 0.02
 LIE = math.cos(math.radians(60.0))  # a vehicle that leans further when it meets the floor stays as it is
 State = NDArray[np.float32]
 

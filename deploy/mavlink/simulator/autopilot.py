@@ -43,6 +43,7 @@ class Autopilot:
         self.out: list[Any] = []  # messages that wait to be sent
         self.frozen = False  # tests: its estimator hangs
         self.tells = True  # tests: false: it is asked for parameters in vain
+        self.answers = True  # tests: false: it is asked for the time in vain
         self.resets, self.frames = 0, (1, 12)  # tests: how often its estimate has jumped; of ODOMETRY
 
     def receive(self, message: Any) -> None:
@@ -54,6 +55,10 @@ class Autopilot:
             asked = message.get_srcSystem(), message.get_srcComponent()
             result = self._command(message)
             self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result, 0, 0, *asked))
+        elif kind == "TIMESYNC" and message.tc1 == 0:
+            if self.answers:
+                clock = round(1e9 * (self.now + self.slipped))
+                self.out.append(self.mavlink.MAVLink_timesync_message(clock, message.ts1))
         elif kind == "PARAM_REQUEST_READ":
             config, name = self.config, message.param_id.rstrip("\0")
             (whole,) = struct.unpack("<f", struct.pack("<i", config.offboard_loss_action))  # as PX4 tells whole numbers

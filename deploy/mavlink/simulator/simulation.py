@@ -8,16 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from deploy.crazyflie.simulator.world import DT, World
+from deploy.crazyflie.simulator.world import DT, MOST_BEHIND, World
 from deploy.mavlink.link import Port
 from deploy.mavlink.simulator import Config
 from deploy.mavlink.simulator.autopilot import Autopilot
 from deploy.mavlink.simulator.controller import State
 
 EVERY = 2  # steps of the physics between two of the controllers
-# s; a machine that is slower than this lets the simulated time slip instead of rushing after it. By so much at most
-# what comes from a busy machine looks older than it is.
-MOST_BEHIND = 0.02
 
 
 class Simulation:

@@ -20,8 +20,8 @@ class Processor(Protocol):
     def power_on(self, board: Board) -> int:
         """Registers as after a reset; the address of the first instruction."""
 
-    def start(self, address: int, until: int, timeout: int) -> None:
-        """Run to `until`, or for `timeout` microseconds of this machine; 0: without limit."""
+    def start(self, address: int, until: int) -> None:
+        """Run to `until`, or until the machine is stopped."""
 
     def at(self) -> int:
         """The address of the next instruction."""

@@ -87,8 +87,8 @@ class CortexM:
             self.machine.reg_write(self._names.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
         return int(entry) & ~1
 
-    def start(self, address: int, until: int, timeout: int) -> None:
-        self.machine.emu_start(address | 1, until, timeout=timeout)  # Thumb
+    def start(self, address: int, until: int) -> None:
+        self.machine.emu_start(address | 1, until)  # Thumb
 
     def at(self) -> int:
         return int(self.machine.reg_read(self._names.UC_ARM_REG_PC)) & ~1

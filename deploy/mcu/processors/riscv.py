@@ -83,8 +83,8 @@ class RiscV:
             self.machine.reg_write(self._names.UC_RISCV_REG_MSTATUS, 0x2000)
         return board.flash[0] + board.vectors
 
-    def start(self, address: int, until: int, timeout: int) -> None:
-        self.machine.emu_start(address, until, timeout=timeout)
+    def start(self, address: int, until: int) -> None:
+        self.machine.emu_start(address, until)
 
     def at(self) -> int:
         return int(self.machine.reg_read(self._names.UC_RISCV_REG_PC))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 from rclpy.node import Node
@@ -13,6 +12,7 @@ from deploy.ros2 import topics
 from deploy.ros2.arming.signed import Beat, Verifier, read_key
 from deploy.ros2.node.publishers import contest, named
 from deploy.ros2.node.subscriptions import CONTEST, Inbox, Letterbox, Owner, command_quality, every
+from deploy.system.clock import boottime
 
 ASK = 0.25  # s between two challenges
 CHEAP = 16  # signatures of strangers that a look checks
@@ -59,7 +59,7 @@ class Armed:
     @property
     def age(self) -> float:
         """Seconds since it was heard."""
-        return time.monotonic() - self.arrived
+        return boottime() - self.arrived
 
     def look(self) -> bool:
         """Whether something has been said."""

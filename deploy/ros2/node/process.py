@@ -1,4 +1,4 @@
-"""A node as a process: one clear line and exit status 2 on bad input, exit status 0 on SIGINT and SIGTERM, always."""
+"""A node as a process: one clear line and exit status 2 on bad input, exit status 0 on SIGINT, SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from deploy.ros2.node import network
 from deploy.trust.text import printable
 from sim.registry import load
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: of a terminal that is closed
 AGAIN = 1.0  # s until an interrupt that had no effect is repeated
 LEAVE = 3  # s for the middleware to let go of a node; on a quiet machine it takes 0.05
 
@@ -38,8 +39,9 @@ def run(node: str) -> int:
         raise Interrupted
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, interrupt)
+        for number in (*INTERRUPTS, signal.SIGALRM):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, interrupt)
         return _spin(node)
     except (Exception, Interrupted) as error:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -69,7 +71,7 @@ def _spin(name: str) -> int:
         with contextlib.suppress(ExternalShutdownException):
             executor.spin()
     finally:
-        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGALRM, *INTERRUPTS):
             signal.signal(number, signal.SIG_IGN)  # what follows leaves the robot safe: no second thoughts
         if node is not None:
             node.close()

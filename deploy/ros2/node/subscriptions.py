@@ -17,6 +17,8 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import deserialize_message
 
+from deploy.system.clock import boottime
+
 RATE_OVER = 0.25  # s over which a publisher's rate is measured
 MOST = 256  # messages that may wait for a look, and that a look goes through: a stranger's flood, and ours among it
 CONTEST = 1.0  # s for which a second publisher is remembered
@@ -85,11 +87,11 @@ class Letterbox:
             kind, topic, lambda message: None, quality, callback_group=_NoExecutor()
         )
         self.topic = self.subscription.topic_name  # after namespace and remappings
-        self._looked = time.monotonic()
+        self._looked = boottime()
 
     def letters(self, most: int = MOST) -> Iterator[Letter]:
         """The oldest first; no more than `most`."""
-        now = time.monotonic()
+        now = boottime()
         looked, self._looked = self._looked, now
         wall = time.time_ns()
         for _ in range(most):
@@ -200,13 +202,13 @@ class Inbox(Letterbox):
     @property
     def age(self) -> float:
         """Seconds since the newest message arrived; infinite before the first."""
-        return time.monotonic() - self.arrived
+        return boottime() - self.arrived
 
     def waited(self, patience: float) -> bool:
         """Take a message, waiting for it up to `patience` seconds, whatever strangers send meanwhile."""
-        end = time.monotonic() + patience
+        end = boottime() + patience
         while not self.take():
-            if (left := end - time.monotonic()) <= 0.0:
+            if (left := end - boottime()) <= 0.0:
                 return False
             self.wait(left)
         return True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from deploy.system.clock import boottime
 
 MARGIN, SLEW = 0.1, 0.02  # periods: how long before a measurement a step begins; the clock's largest shift per step
 
@@ -21,7 +22,7 @@ class PacedClock:
 
     def now(self) -> float:
         """In s, monotonic."""
-        return time.perf_counter() + self._shift
+        return boottime() + self._shift
 
     def align(self, age: float, between: float) -> None:
         """Shift it a little, given how old the newest measurement is as a step begins, and the time between two."""

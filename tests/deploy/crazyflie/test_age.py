@@ -1,6 +1,7 @@
 """How old a Crazyflie's signals are that waited in the radio: the guard acts on when they were measured."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from deploy.crazyflie.blocks import blocks
 from deploy.crazyflie.link import LinkError
 from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.drivers import Reading
-from deploy.drivers.crazyflie import Crazyflie, Settings
+from deploy.drivers.crazyflie import TUMBLED, Crazyflie, Settings
 from deploy.guard import PASS, REASONS, Guard
 from deploy.loop import run
 from deploy.safety.envelope import Envelope
@@ -161,8 +162,10 @@ def test_a_vehicle_whose_answers_wait_is_landed_at_once(policy: PolicyFile, monk
 def test_a_silent_vehicle_is_told_and_left_to_its_watchdogs(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):
     vehicle = Mute(policy, monkeypatch)
     vehicle.now += 1.0
+    client = vehicle.link.client
     vehicle.driver.stop()
     assert vehicle.told[:2] == NOBODY_ELSE
+    assert client.high_level_commander.land.call_count == 2  # it may not have heard the first
     assert any("left to its own watchdogs" in note for note in vehicle.driver.report())
 
 
@@ -180,6 +183,42 @@ def test_another_connection_begins_with_another_clock(policy: PolicyFile):
     waiting.start()
     assert link._listen(vehicle.now + 1.0) == "" and link.age() == 0.0
     waiting.join()
+
+
+def test_a_radio_in_whose_queue_all_packets_wait_alike_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """By stamps nothing waits; the answers to pings wait in the same queue."""
+    for believed in (True, False):
+        driver = Crazyflie(100.0, Settings(stamps=believed))
+        driver.link.round_trips.sent("ping", 1.0)
+        driver.link.round_trips.answered("ping", 1.4)
+        monkeypatch.setattr(driver.link, "open", lambda seconds: None)
+        monkeypatch.setattr(driver.link, "write", lambda name, value: value)
+        monkeypatch.setattr(driver, "_estimator_settles", lambda seconds: True)
+        monkeypatch.setattr(driver, "_state", lambda: TUMBLED)  # the next thing that is looked at
+        with pytest.raises(LinkError, match="its answers take 0.40 s" if believed else "not upright"):
+            driver.connect()
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.filterwarnings(LATE)
+def test_the_vehicle_sends_pings_back_and_a_closed_connection_is_not_heard():
+    with served(policy=QUAD_ANY) as simulation:
+        link = links.Link(simulation.vehicles[0].uri, blocks(True), 10)
+        link.open(20.0)
+        try:
+            assert link.wait(lambda: link.round_trips.known, 5.0)
+            assert 0.0 < link.unseen < 1.0
+            before = link.newest["rest"].arrived
+            assert link.wait(lambda: link.newest["rest"].arrived > before, 5.0)
+            client, link.client = link.client, object()  # as after a reconnection: the old one's thread is still there
+            time.sleep(0.05)
+            link.begin()
+            time.sleep(0.3)
+            assert not link.newest and not link.round_trips.known
+            link.client = client
+        finally:
+            link.close()
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from cflib.positioning.position_hl_commander import PositionHlCommander
 from cflib.utils.power_switch import PowerSwitch
 
 from deploy.crazyflie.crtp import Port
-from deploy.crazyflie.simulator.simulation import MOST_BEHIND, Simulation
+from deploy.crazyflie.simulator.simulation import Simulation
+from deploy.crazyflie.simulator.world import MOST_BEHIND
 from tests.deploy.crazyflie.bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"

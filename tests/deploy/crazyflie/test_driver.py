@@ -269,6 +269,7 @@ def connected(said: dict[str, float], onboard: bool = False) -> Crazyflie:
         wait=lambda *_: True,
         age=lambda: 0.0,
         silence=lambda: 0.0,
+        unseen=0.0,
         doubts=list,
         value=lambda name: said.get(name, 0),
         parameter=lambda _: 0,

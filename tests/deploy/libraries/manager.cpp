@@ -1,6 +1,9 @@
 /* A controller manager for tests: loads a controller as a shared object, obeys lines on its standard input, and counts
  * what is allocated while the controller updates, by anybody in this process. Numbers travel as hexadecimal floats. */
 #include <dlfcn.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +15,16 @@
 #include "std_msgs/msg/float64_multi_array.hpp"
 
 static long allocated;
+static double slept; /* s that the computer is said to have slept */
 extern "C" {
+int clock_gettime(clockid_t clock, timespec *to) {
+    const int how = static_cast<int>(syscall(SYS_clock_gettime, clock, to));
+    if (clock == CLOCK_BOOTTIME) {
+        const long long all = static_cast<long long>(to->tv_sec * 1e9 + to->tv_nsec + 1e9 * slept);
+        *to = {static_cast<time_t>(all / 1000000000), static_cast<long>(all % 1000000000)};
+    }
+    return how;
+}
 void *__libc_malloc(std::size_t size);
 void *__libc_calloc(std::size_t count, std::size_t size);
 void *__libc_realloc(void *at, std::size_t size);
@@ -127,6 +139,7 @@ int main(int count, char **arguments) {
         if (verb == "strings") node.overrides[name] = rest;
         if (verb == "doubles") node.overrides[name] = numbers;
         if (verb == "double") node.overrides[name] = numbers.at(0);
+        if (verb == "sleep") slept += numbers.at(0);
         if (verb == "configure") reply << configured(static_cast<unsigned>(numbers.at(0)));
         if (verb == "activate") reply << activated(rest.empty() ? "" : rest[0]);
         if (verb == "deactivate") reply << ended(controller->on_deactivate({}));

@@ -321,6 +321,20 @@ def test_updates_that_come_late_stop_it(hovering, pause, reason, after):
     assert flown.told()["reason"] == REASONS.index(reason)
 
 
+def test_a_computer_that_slept_does_not_fly_on(hovering):
+    """The manager's clock stood still meanwhile, and everything looked as fresh as before."""
+    flown, calm = hovering
+    tell(flown, calm)
+    assert flown.update().fine
+    flown.ask("sleep", 0.05)  # no sleep, but what lies between two looks at a clock
+    assert flown.update().fine
+    flown.ask("sleep", 3.0)
+    tell(flown, calm)
+    update = flown.update()
+    assert not update.fine and (update.commands == SAFE).all()
+    assert flown.told()["reason"] == REASONS.index("clock jump")
+
+
 def test_a_command_that_nobody_takes_is_counted_and_ends_it(hovering):
     flown, calm = hovering
     flown.ask("unwritable", flown.commands[0], 1)

@@ -143,6 +143,21 @@ def test_of_a_simulator_slower_than_the_clock_the_arrival_counts_where_it_is_tol
         assert vehicle.link.silence(*state) == pytest.approx(0.2)
 
 
+@pytest.mark.timed
+@pytest.mark.waits
+def test_a_link_on_which_all_messages_wait_alike_is_refused(policy: PolicyFile):
+    """For 0.3 s from the beginning on: by stamps nothing waits, and it had been flown."""
+    with served() as simulation:
+        held = HeldUp(simulation.port.send, 0.3)
+        held.began, simulation.port.send = -math.inf, held  # type: ignore[method-assign]
+        late = r"its answers take 0\.\d+ s, .*: too old to fly by \(0\.1 s\)"
+        with pytest.raises(MavlinkError, match=late), driver_for(simulation, policy):
+            pass
+        believes_arrivals = driver_for(simulation, policy, stamps=False)
+        with believes_arrivals:
+            assert believes_arrivals.read().age["position"] < 0.3
+
+
 @flown_again
 @pytest.mark.timed
 @pytest.mark.waits

@@ -16,7 +16,7 @@ from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
 from deploy.safety.envelope import LAST, Envelope
-from deploy.safety.stamps import Received
+from deploy.safety.heard import Received
 from sim.spec import Signal
 from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
 
@@ -270,6 +270,40 @@ def test_a_vehicle_that_cannot_be_armed_says_why(policy: PolicyFile):
         message = run_failing(policy, driver_for(simulation, policy))
         assert "cannot be armed: refused for now" in message and "Arming denied" in message
         assert simulation.autopilot.state.position[2] < 0.01
+
+
+@pytest.mark.parametrize("ends", ["guard", "ctrl-c"])
+def test_what_was_asked_to_arm_just_now_stands_still_when_we_have_gone(policy: PolicyFile, ends: str):
+    """It had been asked once at most, and not at all while its heartbeat did not say yet that its motors turn."""
+    with served() as simulation:
+        driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
+        receive, ask, late = simulation.autopilot.receive, driver.link.ask, list[object]()
+        asked, heard = [], []
+
+        def lossy(message):
+            if message.get_type() != "COMMAND_LONG" or message.command != px4.ARM:
+                receive(message)
+            elif message.param1 == 1.0:
+                late.append(message)
+            else:
+                heard.append(message)
+                if len(heard) == 1:  # what was on its way arrives first
+                    receive(late[0])
+                elif len(heard) > 2:
+                    receive(message)
+
+        def asks(command, *parameters, again=0):
+            ask(command, *parameters, again=again)
+            if (command, parameters[:1]) == (px4.ARM, (1.0,)) and not asked:
+                asked.append(1)
+                if ends == "ctrl-c":
+                    raise KeyboardInterrupt
+                guard.abandon("policy failed")
+
+        simulation.autopilot.receive, driver.link.ask = lossy, asks
+        run(policy, driver, guard, steps=1500)
+        assert asked and heard and not any("nobody heard" in line for line in driver.report())
+        assert not simulation.autopilot.armed and simulation.autopilot.state.position[2] < 0.01
 
 
 @pytest.mark.parametrize("loss", [1.5, 60.0, math.inf, math.nan])

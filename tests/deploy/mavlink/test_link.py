@@ -3,6 +3,7 @@
 import math
 import socket
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("pymavlink")
 
 from deploy.mavlink import px4
-from deploy.mavlink.link import Link
+from deploy.mavlink.link import Link, MavlinkError
 from deploy.mavlink.settings import parsed
 from deploy.mavlink.simulator import Config
 from deploy.mavlink.simulator.simulation import Simulation
@@ -57,6 +58,69 @@ def test_only_a_vehicles_heartbeat_gets_the_port():
         finally:
             opening.join()
             link.close()
+
+
+def test_a_link_that_is_opened_again_knows_nothing_of_before():
+    """Nobody is there any more: the heartbeat of before had counted, and all that was known looked as it was."""
+    with served() as simulation:
+        link = Link(simulation.config.uri.replace("udpout", "udpin"))
+        link.open(5.0)
+        link.answers[px4.ARM] = px4.ACCEPTED
+        old = link.port
+        link.close()
+    assert link.newest
+    with pytest.raises(MavlinkError, match="no vehicle was heard"):
+        link.open(0.3)
+    assert not (link.newest or link.target or link.answers or link.texts)
+    link.close()
+    assert old is not None and old.socket.fileno() < 0
+
+
+def test_a_thread_of_the_connection_before_tells_the_next_one_nothing():
+    """Where it was held up for longer than anybody waits for its end."""
+    link, heard = Link("udpin://127.0.0.1:0"), []
+    link._take = heard.append  # type: ignore[method-assign]
+    late = SimpleNamespace(peer=None, send=lambda message: None, wait=lambda seconds: None)
+    late.receive = lambda: setattr(link, "port", None) or ["of before"]  # type: ignore[func-returns-value]
+    link.port, link._running = late, True  # type: ignore[assignment]
+    link._receive()
+    assert not heard
+
+
+def test_the_vehicle_is_asked_for_the_time_and_its_answer_is_a_round_trip():
+    with served() as simulation:
+        link = Link(simulation.config.uri.replace("udpout", "udpin"))
+        link.open(5.0)
+        try:
+            assert link.wait(lambda: link.round_trips.known, 5.0)
+            assert 0.0 < link.unseen < 1.0 and link.age("HEARTBEAT") >= link.silence("HEARTBEAT") + link.unseen - 0.01
+        finally:
+            link.close()
+
+
+def test_a_vehicle_that_does_not_answer_is_as_old_as_its_stamps_say_and_the_report_says_so():
+    with served() as simulation:
+        simulation.autopilot.answers = False
+        link = Link(simulation.config.uri.replace("udpout", "udpin"))
+        link.open(5.0)
+        try:
+            assert settles(lambda: any("does not answer pings" in line for line in link.doubts()))
+            assert link.unseen == 0.0
+        finally:
+            link.close()
+
+
+def test_questions_for_the_time_and_answers_to_others_are_no_answers():
+    link = Link("udpin://127.0.0.1:0")
+    m, link.target = link.mavlink, 1
+    codec = m.MAVLink(None, srcSystem=1, srcComponent=1)
+    link.round_trips.sent(77, link.clock())
+    for theirs, ours, system in ((0, 77, 1), (5, 78, 1), (5, 77, 2)):
+        other = m.MAVLink(None, srcSystem=system, srcComponent=1)
+        link._take(codec.parse_buffer(m.MAVLink_timesync_message(theirs, ours).pack(other))[0])
+        assert not link.round_trips.known
+    link._take(codec.parse_buffer(m.MAVLink_timesync_message(5, 77).pack(codec))[0])
+    assert link.round_trips.known
 
 
 def test_answers_to_others_are_not_ours():

@@ -1,18 +1,22 @@
 """The emulated STM32F405: what it counts, what it finds wrong, and what a policy costs on it."""
 
 import shutil
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from onnx import helper
 
-from deploy import cli, export
+from deploy import cli, export, hil
 from deploy.codegen.structs import packed
 from deploy.hil import build
 from deploy.mcu.boards import RAM, STM32F405
 from deploy.mcu.cost import Bench, measure, places
 from deploy.mcu.emulator import Chip, EmulatorError
+from deploy.mcu.policy import OnChip
+from deploy.mcu.ports import EmulatedPort
 from deploy.mcu.processors.cortex_m import block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
 from policies.models.controller import FeaturePolicy
@@ -201,6 +205,60 @@ def test_a_hanging_chip_is_stopped(hover):
     chip.write(CODE, bytes.fromhex("fee7"))  # b .
     with pytest.raises(EmulatorError, match="hangs"):
         chip.call(CODE)
+
+
+def hang(chip, symbol):
+    """That function of the image never comes back any more."""
+    chip.write(chip.address(symbol), bytes.fromhex("fee7"))
+    chip.processor.machine.ctl_flush_tb()
+
+
+def test_a_chip_that_hangs_after_its_boot_ends_its_flight(hover, monkeypatch, capsys):
+    """Within its patience, by one line and a status that is not 0: it had hung for ever."""
+    policy, image, cost, _ = hover
+    chip = Chip(image, patience=0.3)
+    port = EmulatedPort(chip)
+    board = OnChip(policy, port, patience=0.05)
+    board.reset()
+    now = {name: value[:1] for name, value in policy.vectors.inputs.items()}
+    assert np.isfinite(board.step(now)["motor_command"]).all()
+    hang(chip, "policy_step")
+    began = time.monotonic()
+    monkeypatch.setattr(hil, "connect", lambda *given, **named: (board, cost))
+    monkeypatch.setattr(hil, "evaluate", lambda policy, flown, config, cost, conditions: flown.step(now))
+    assert cli.call(hil.main, [f"policy={policy.path}"]) == 2
+    assert time.monotonic() - began < 10.0
+    assert "the chip hangs at" in capsys.readouterr().err
+
+
+def test_one_chips_patience_does_not_stop_another(hover):
+    """One hangs while the other, in another thread, is called again and again."""
+    hung, busy, counted = Chip(hover[1], patience=0.5), Chip(hover[1]), []
+    hung.write(CODE, bytes.fromhex("fee7"))
+    busy.write(CODE, bytes.fromhex("40187047"))
+
+    def calls():
+        while not done.is_set():
+            counted.append(busy.call(CODE, len(counted), 1))
+
+    done, thread = threading.Event(), threading.Thread(target=calls)
+    thread.start()
+    try:
+        with pytest.raises(EmulatorError, match="hangs"):
+            hung.call(CODE)
+        assert hung.call("policy_reset", STATE) is not None  # nor is the next call of the same one
+    finally:
+        done.set()
+        thread.join()
+    assert counted == list(range(1, len(counted) + 1)) and counted
+
+
+def test_a_chip_that_restarts_for_ever_is_an_error(hover, monkeypatch):
+    chip = Chip(hover[1])
+    chip.run()
+    monkeypatch.setattr(chip, "_start", lambda address, until: setattr(chip, "_reset_wanted", True))
+    with pytest.raises(EmulatorError, match="restarts for ever"):
+        chip.run()
 
 
 def test_a_fault_says_where(hover):

@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
+from deploy.policy_file import PolicyFile
+from deploy.remote import online
 from deploy.remote.online import END, FLIGHT, KEPT, MARKS, POLICY, STEPS, Layout
 from policies.models.controller import FeaturePolicy, feature_size
 from policies.models.export import to_bytes
@@ -178,6 +180,20 @@ def test_ctrl_c_for_the_learner_is_not_for_the_robot_but_sigterm_ends_it(started
     began = time.monotonic()
     robot.rest()
     assert time.monotonic() - began < 10.0 and robot.process.returncode == 0
+
+
+def test_a_learner_that_hangs_for_too_long_is_taken_for_gone(tmp_path, monkeypatch):
+    """What it does not keep fills the memory of the loop that flies: without end, until nothing flew."""
+    monkeypatch.setattr(online, "MOST_HELD", 20_000)
+    ours, theirs = socket.socketpair()
+    first = PolicyFile.from_bytes(policy(0.0), "the first")
+    link, told = online.Link(Connection(ours.detach()), str(tmp_path / "kept.npz"), first, 1), 0
+    while not link.lost:
+        link.tell(np.full((1, LAYOUT.width), told, np.float32))
+        told += 1
+        assert told < 10_000
+    assert link.save() == told
+    theirs.close()
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_driver_that_is_done_lands_it(policy, driver):
     check_landed(record, guard, driver)
 
 
-def test_ctrl_c_lands_it(policy, driver, capsys):
+def test_ctrl_c_lands_it(policy, driver, capfd):
     driver.at = interrupt
     record, guard = fly(policy, driver)
     assert record.interrupted
@@ -116,7 +116,7 @@ def test_ctrl_c_lands_it(policy, driver, capsys):
     assert REASONS[record.stopped[0]] == "asked to land"
     assert guard.over and not driver.sent[-1].any()
     assert len(driver.sent) > 2 * AT
-    assert "landing; a second Ctrl-C ends the flight at once" in capsys.readouterr().err
+    assert "landing; a second Ctrl-C ends the flight at once" in capfd.readouterr().err
 
 
 def test_a_second_ctrl_c_ends_it_at_once(policy, driver):

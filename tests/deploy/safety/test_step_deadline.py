@@ -205,6 +205,24 @@ def test_nothing_is_written_once_an_interrupted_flight_has_stopped_its_driver(po
     assert not any(late)
 
 
+def test_no_thread_flies_on_when_the_one_that_watches_it_has_failed(policy, driver, monkeypatch):
+    """Its driver is stopped then: what came after that had been written, too."""
+    stopped, late = threading.Event(), []
+    write, stop = driver.write, driver.stop
+
+    def fails(self):
+        if len(late) >= AT:
+            raise RuntimeError("of the watching thread")
+        return False
+
+    monkeypatch.setattr(Watch, "overdue", fails)
+    driver.stop = lambda: (stop(), stopped.set(), time.sleep(0.5))
+    driver.write = lambda commands: (late.append(stopped.is_set()), write(commands))
+    with pytest.raises(RuntimeError, match="of the watching thread"):
+        fly(policy, driver, 1000)
+    assert stopped.is_set() and len(late) >= AT and not any(late)
+
+
 def test_a_call_that_is_waited_for_has_its_callers_priority():
     found = []
     await_call(lambda: found.append((os.sched_getscheduler(0), threading.current_thread())))

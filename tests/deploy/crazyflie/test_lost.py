@@ -1,0 +1,80 @@
+"""driver=crazyflie, whose vehicle still hears it but is not heard any more: it has to come down, not to fall."""
+
+import threading
+import time
+
+import cflib.crtp
+import pytest
+
+from deploy import PolicyFile
+from deploy.crazyflie.link import LinkError
+from deploy.drivers.crazyflie import Crazyflie, Settings
+from deploy.loop import run
+from tests.deploy.crazyflie.bench import Client, served
+from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY, radio
+
+HEIGHT, SOFT = 1.5, 1.5  # m; m/s: it lands at about 0.8
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.filterwarnings(LATE)
+def test_a_vehicle_that_is_landing_by_itself_is_not_dropped():
+    """Landing was asked for; then the link was closed, by which cflib tells its rotors to stop: it fell from 1.1 m."""
+    policy, lost, speeds, ended = PolicyFile.load(QUAD_ANY), threading.Event(), list[float](), threading.Event()
+    cflib.crtp.init_drivers()
+    with served(policy=QUAD_ANY) as simulation, radio(simulation.vehicles[0].uri, lambda *_: lost.is_set()) as link:
+        firmware = simulation.vehicles[0].firmware
+
+        def watch() -> None:
+            while not ended.wait(0.01):
+                speeds.append(firmware.sensed.velocity[2])
+
+        driver = Crazyflie(100.0, Settings(uri=link.uri, height=HEIGHT, connect_s=30.0))
+        write = driver.write
+
+        def then_lost(commands):
+            write(commands)
+            if driver._handed_over:
+                lost.set()
+
+        driver.write = then_lost  # type: ignore[method-assign]
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            with pytest.raises(LinkError, match="the link is lost"):
+                run(policy, driver, steps=3000)
+            assert any("left to its own watchdogs" in note for note in driver.report())
+            assert firmware.sensed.position[2] > 0.5, "it was in the air when we left it"
+            end = time.monotonic() + 10.0
+            while firmware.sensed.position[2] > 0.02 and time.monotonic() < end:
+                time.sleep(0.05)
+            time.sleep(0.5)
+        finally:
+            ended.set()
+            watching.join()
+        assert firmware.sensed.position[2] < 0.05 and min(speeds) > -SOFT
+        assert max(firmware.ratios) == 0.0 and firmware.supervisor.state.name != "LOCKED"
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.filterwarnings(LATE)
+def test_a_vehicle_in_the_air_is_refused_and_left_alone():
+    """Its estimator had been reset in flight; and by the end of the connection it would have been dropped."""
+    cflib.crtp.init_drivers()
+    with served() as simulation:
+        vehicle = simulation.vehicles[0]
+        commands = Client(vehicle)
+        end = time.monotonic() + 30.0
+        while vehicle.firmware.sensed.position[2] < 0.4 and time.monotonic() < end:
+            commands.supervisor.send_arming_request(True)
+            time.sleep(0.3)
+            commands.plan.takeoff(0.5, 1.0)
+            time.sleep(1.5)
+        assert vehicle.firmware.sensed.position[2] > 0.4
+        driver = Crazyflie(100.0, Settings(uri=vehicle.uri, onboard=False, connect_s=30.0))
+        with pytest.raises(LinkError, match="the vehicle is flying: land it first"):
+            driver.__enter__()
+        time.sleep(0.5)
+        assert vehicle.firmware.sensed.position[2] > 0.4

@@ -1,0 +1,138 @@
+"""A program that is told to end, or to stand still, while its robot flies lands it first: nobody else would."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+
+import pytest
+
+from deploy.system.interrupts import ASKS, ENDS, as_ctrl_c
+from deploy.system.streams import say
+from tests.deploy.safety.test_end_of_flight import AT, driver, fly, policy
+
+__all__ = ["driver", "policy"]  # fixtures
+
+
+def sent(*numbers):
+    """These signals, one after the other, from the control thread."""
+
+    def send():
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)
+
+    return send
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGHUP, signal.SIGHUP),  # as a terminal that is closed
+        (signal.SIGTSTP, signal.SIGTSTP),  # it would have stood still, and its robot kept the last command
+        (signal.SIGQUIT,),
+        (signal.SIGTERM, signal.SIGHUP),
+    ],
+)
+def test_it_lands_and_what_only_asks_is_no_second_ctrl_c(policy, driver, numbers):
+    driver.at = sent(*numbers)
+    with as_ctrl_c(real_time=True):
+        record, guard = fly(policy, driver)
+    assert record.interrupted and guard.over and driver.stops == 1
+    assert len(driver.sent) > AT + 20 and not driver.sent[-1].any()
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+def test_a_second_one_that_does_not_ask_ends_the_flight_at_once(policy, driver):
+    driver.at = sent(signal.SIGHUP, signal.SIGTERM)
+    with as_ctrl_c(real_time=True):
+        record, guard = fly(policy, driver)
+    assert record.interrupted and not guard.over and driver.stops == 1
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.parametrize(
+    ("numbers", "waited"),
+    [((signal.SIGINT,), True), ((signal.SIGTERM, signal.SIGHUP), True), ((signal.SIGHUP, signal.SIGINT), False)],
+)
+def test_a_landing_after_an_error_is_not_broken_off_by_the_first(policy, driver, numbers, waited, capfd):
+    """Its driver lands it then: to a Crazyflie's the first Ctrl-C was an emergency stop, and it fell."""
+    landed, stop = [], driver.stop
+
+    def fail():
+        raise OSError("the link is lost")
+
+    def lands():
+        sent(*numbers)()
+        landed.append(1)
+        stop()
+
+    driver.at, driver.stop = fail, lands
+    with pytest.raises(OSError) if waited else nullcontext(), as_ctrl_c(real_time=True):
+        record, _ = fly(policy, driver)
+        assert record.interrupted
+    assert bool(landed) == waited
+    assert "a second Ctrl-C does not wait" in capfd.readouterr().err
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+def test_who_asks_while_a_flight_ends_by_itself_has_interrupted_it(policy, driver):
+    """Or else the next flight would begin."""
+    stop = driver.stop
+    driver.stop = lambda: (sent(signal.SIGTERM)(), stop())
+    with as_ctrl_c(real_time=True):
+        record, _ = fly(policy, driver, steps=5)
+    assert record.interrupted and driver.stops == 1
+
+
+def test_what_was_ignored_stays_so_and_all_is_as_before_afterwards():
+    numbers = (*ENDS, *ASKS)
+    known = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with as_ctrl_c(real_time=True):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTSTP) is not known[signal.SIGTSTP]
+        with as_ctrl_c(real_time=False):  # in simulation Ctrl-Z stops it, as any program
+            assert {n: signal.getsignal(n) for n in ASKS} == {**{n: known[n] for n in ASKS}, 1: signal.SIG_IGN}
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, known[signal.SIGHUP])
+    assert {number: signal.getsignal(number) for number in numbers} == known
+
+
+def test_nobody_waits_for_who_reads_what_is_said():
+    """A pipe that is full, then one whose reader has gone, then none."""
+    program = """
+import fcntl, os, sys
+from deploy.system.streams import say
+reads, writes = os.pipe()
+os.dup2(writes, 2)
+os.set_blocking(2, False)
+try:
+    while True:
+        os.write(2, b"x" * 4096)
+except BlockingIOError:
+    os.set_blocking(2, True)
+say("to a pipe that is full")
+os.close(reads)
+say("to nobody")
+os.close(2)
+say("nowhere")
+print("went on")
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=30)
+    assert done.stdout == "went on\n"
+
+
+def test_what_is_said_arrives(capfd):
+    say("landing")
+    assert capfd.readouterr().err == "landing\n"
