@@ -17,6 +17,7 @@ from deploy.safety import stamps
 from deploy.safety.stamps import Received, SenderClock
 
 STALLED, STALLED_RADIO = 0.5, 3.0  # s without a packet, while connecting; radio links resend by themselves
+LONGER, LONGEST = 1.5, 5.0  # times as long in the next attempt, up to so many s: a busy machine answers late
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
 CLOSING, CLOSING_RADIO = 0.1, 3.0  # s to wait for cflib to close a link; on UDP only its own threads take longer
@@ -97,6 +98,7 @@ class Link:
 
     def _attempt(self, end: float) -> str:
         """Why it did not work; empty when it did."""
+        patience = max(self.patience, min(self.patience * LONGER ** (self.attempts - 1), LONGEST))
         from cflib.crazyflie import Crazyflie
 
         client = self.client = Crazyflie(rw_cache=self.cache)
@@ -119,14 +121,14 @@ class Link:
         client.open_link(self.uri)
         while not done.wait(0.05):
             now = self.clock()
-            if now > end or now - heard[0] > self.patience:
+            if now > end or now - heard[0] > patience:
                 return "the connection stalled"
         if failure:
             time.sleep(max(0.0, min(0.2, end - self.clock())))
             return failure[0]
-        return self._listen(end)
+        return self._listen(end, patience)
 
-    def _listen(self, end: float) -> str:
+    def _listen(self, end: float, patience: float) -> str:
         from cflib.crazyflie.log import LogConfig
 
         self.arrived.clear()
@@ -142,7 +144,7 @@ class Link:
             except (KeyError, AttributeError) as error:
                 raise NotLoggedError(f"{self.uri}: the firmware cannot log this: {error.args[0]}") from None
             config.start()
-        until = min(end, self.clock() + self.patience + 1e-2 * self.period_ms)
+        until = min(end, self.clock() + patience + 1e-2 * self.period_ms)
         while len(self.arrived) < len(self.blocks):
             if self.clock() > until:
                 return "the log blocks did not start"

@@ -175,7 +175,7 @@ def test_another_connection_begins_with_another_clock(policy: PolicyFile):
     link.client = SimpleNamespace(log=SimpleNamespace(add_config=lambda config: setattr(config, "start", lambda: None)))
     waiting = threading.Timer(0.05, begins)
     waiting.start()
-    assert link._listen(vehicle.now + 1.0) == "" and link.age() == 0.0
+    assert link._listen(vehicle.now + 1.0, 1.0) == "" and link.age() == 0.0
     waiting.join()
 
 

@@ -10,7 +10,6 @@ pytest.importorskip("pymavlink")
 from deploy.mavlink import px4
 from tests.deploy.mavlink.bench import served, settles
 
-
 PATIENT = "missed_in_a_row = 100000\nmissed_of_100 = 101\nlongest_pause = 60.0\n"  # limits, with a busy machine
 
 

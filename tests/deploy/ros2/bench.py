@@ -50,7 +50,8 @@ QUIET = SubscriptionEventCallbacks(use_default_callbacks=False)  # its warning o
 MOTORS = Signal("motor_command", (4,), low=0.0, high=1.0)
 GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # what falls with the motors off may tumble
 OF_STATE = {HOLDING: "hold", LANDING: "land", STOPPED: "off"}
-PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
+PATIENCE = 60.0  # s for anything that should happen; the machine may be busy
+ANSWER = 8.0  # s after which a service is asked again
 
 
 def spawn(module: str, *arguments: str, domain: int, **options: Any) -> subprocess.Popen[str]:
@@ -164,9 +165,9 @@ class Graph:
         """A service's answer."""
         client = self._clients.get(name) or self._clients.setdefault(name, self.node.create_client(kind, name))
         self.until(client.service_is_ready, f"the service {name}")
-        for _ in range(3):  # an answer may be lost on the way to a client that was only just found
+        for _ in range(5):  # an answer may be lost on the way to a client that was only just found
             future, asked = client.call_async(kind.Request(**request)), time.monotonic()
-            self.until(lambda: future.done() or time.monotonic() - asked > 0.4 * PATIENCE, "time")  # noqa: B023
+            self.until(lambda: future.done() or time.monotonic() - asked > ANSWER, "time")  # noqa: B023
             if future.done():
                 return future.result()
         raise AssertionError(f"no answer of {name}; {self.says_all()}")
