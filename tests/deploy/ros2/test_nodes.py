@@ -258,6 +258,7 @@ def test_the_supervisor_keeps_an_arm_within_its_limits():
 
 @pytest.mark.timed
 @pytest.mark.parametrize("beside", [False, pytest.param(True, marks=pytest.mark.long)])
+@flown_again
 def test_a_robot_in_simulated_time(tmp_path: Path, beside: bool):
     """With compiled C, logged; beside another one in its own namespace, which does not mind."""
     settings = {
