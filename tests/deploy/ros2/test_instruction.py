@@ -167,14 +167,14 @@ def test_the_first_sentence_may_be_a_parameter(arm: Graph, tmp_path: Path):
         words = ros_arguments("/apart", policy=file, instruction=sentence, autostart=True, armed=False, **beside)
         node = spawn("deploy.ros2.policy_node", *words, domain=arm.domain, stderr=subprocess.PIPE)
         if why:
-            assert why in node.communicate(timeout=30.0)[1] and node.returncode != 0
+            assert why in node.communicate(timeout=120.0)[1] and node.returncode != 0
             continue
         arm.until(lambda: values(arm).get("instruction") == "please left", "told")
         node.terminate()
-        assert "instruction" not in node.communicate(timeout=30.0)[1]  # it waits for topics, not for a sentence
+        assert "instruction" not in node.communicate(timeout=120.0)[1]  # it waits for topics, not for a sentence
 
 
 def test_who_is_told_nothing_in_words_refuses_a_sentence(arm: Graph):
     words = ros_arguments("/apart", policy="quad_any", instruction="left", autostart=True)
     node = spawn("deploy.ros2.policy_node", *words, domain=arm.domain, stderr=subprocess.PIPE)
-    assert "is told nothing in words" in node.communicate(timeout=30.0)[1] and node.returncode != 0
+    assert "is told nothing in words" in node.communicate(timeout=120.0)[1] and node.returncode != 0
