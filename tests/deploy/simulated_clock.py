@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 PATIENT = {"missed_in_a_row": None, "missed_of_100": None, "longest_pause": None}  # an envelope's: with a busy machine
-GONE = 30.0  # s without a step, after which the simulation has ended
+GONE = 120.0  # s without a step, after which the simulation has ended
 
 
 class Clock:
