@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import cflib.crtp
 import numpy as np
@@ -573,6 +574,22 @@ def test_nobody_there():
         with pytest.raises(LinkError, match="the connection stalled within 1.5 s"), driver:
             pass
         assert time.monotonic() - began < 8.0
+
+
+def test_who_answers_late_gets_longer_at_each_attempt(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0.0
+            return self.is_set()
+
+    monkeypatch.setattr("cflib.crazyflie.Crazyflie", MagicMock)
+    link = Link("udp://127.0.0.1:1", {}, 10, clock=lambda: now[0])
+    monkeypatch.setattr("deploy.crazyflie.link.threading", SimpleNamespace(Event=Event, Thread=threading.Thread))
+    with pytest.raises(LinkError, match="the connection stalled within 20 s"):
+        link.open(20.0)
+    assert link.attempts == 8  # of 0.5, 0.75, 1.1, 1.7, 2.5, 3.8, 5 s, and what was left; 37 of 0.5 s each
 
 
 def test_refusals(policy: PolicyFile):

@@ -20,16 +20,8 @@ SETTINGS = {"network": "gru", "hidden": [16, 20], "critic_hidden": [16], "num_en
 SETTINGS |= {"epochs": 2, "minibatches": 3, "evaluate_every": 0, "lengths": [0.01, 0.2]}
 
 
-# Gated networks in flight: 25 CPU-s to compile. test_student.py has one daily, with lessons.
-COMPILED = pytest.param("compiled", marks=pytest.mark.long)
-
-
-def hover():
-    return tasks.make("quad_hover", history=1)
-
-
 def learner(task=None, seed=7, **settings):
-    return Ppo(task or tasks.make("soccer_1v1", steps=40), PpoConfig(**(SETTINGS | settings)), seed)
+    return Ppo(task or tasks.make("quad_hover", history=1), PpoConfig(**(SETTINGS | settings)), seed)
 
 
 def run(algorithm, count):
@@ -104,12 +96,12 @@ def told(task, **settings):
     return fused
 
 
-@pytest.mark.parametrize("kind", [COMPILED, "stepped", "told"])
+@pytest.mark.parametrize("kind", ["compiled", "stepped", "told"])
 def test_gradients_are_those_of_torch(kind):
     settings = {"mirrors": False, "entropy": 0.01}
     told_of = tasks.make("soccer_vision_1v1", perception="detector", steps=17)
     fused = told(told_of, **settings) if kind == "told" else None
-    fused = fused or collected(ToyReach() if kind == "stepped" else hover(), **settings)
+    fused = fused or collected(ToyReach() if kind == "stepped" else None, **settings)
     assert kind != "told" or fused.outputs > fused.actions
     samples, state = fused.rollouts.samples, fused.actor.sizes[2]
     seen, action, ended = over_time(fused)
@@ -159,11 +151,11 @@ def test_gradients_are_those_of_torch(kind):
     np.testing.assert_allclose(deviations, log_std.grad, atol=1e-4 * float(log_std.grad.abs().max()))
 
 
-@pytest.mark.parametrize("kind", [COMPILED, "stepped", "own world", "team"])
+@pytest.mark.parametrize("kind", ["compiled", "stepped", "own world", "team"])
 def test_the_file_does_what_the_actor_did(kind):
     """Also after the ends of episodes, with which memories end."""
     game = BallGame(GameConfig(steps=18))
-    task = {"compiled": hover(), "stepped": PointTask(), "own world": ToyReach(), "team": game}[kind]
+    task = {"compiled": None, "stepped": PointTask(), "own world": ToyReach(), "team": game}[kind]
     fused = collected(task, num_envs=16)
     fused.average[:] = fused.actor.net.weights
     network = fused.controller().network
@@ -187,14 +179,14 @@ def test_before_a_step_nothing_has_diverged():
 
 @pytest.mark.long  # 12 s to compile what helps in flight; test_ppo.py and test_student.py say it of each half of that
 def test_threads_change_no_result():
-    one, two = (learner(hover(), num_envs=64, threads=threads) for threads in (1, 2))
+    one, two = (learner(num_envs=64, threads=threads) for threads in (1, 2))
     assert run(one, 2) == run(two, 2)
     np.testing.assert_array_equal(one.path.actor.net.weights, two.path.actor.net.weights)
 
 
-@pytest.mark.parametrize("kind", [COMPILED, "own world"])
+@pytest.mark.parametrize("kind", ["compiled", "own world"])
 def test_resume_is_exact(tmp_path, kind):
-    task = ToyReach() if kind == "own world" else hover()
+    task = ToyReach() if kind == "own world" else None
     whole = learner(task, 5)
     told = run(whole, 6)
     half = learner(task, 5)
@@ -220,7 +212,7 @@ def test_mirror_images_are_answered_with_mirror_images():
             action, one = network.forward(x, one)
             mirrored, other = network.forward((x[:, places] * signs).astype(np.float32), other)
             np.testing.assert_allclose(mirrored, action[:, ends] * factors, atol=1e-4)
-    assert len(seen.places) == 2  # with four: all `make test-all` tells of quad_hover
+    assert len(seen.places) == 4
 
 
 class ToldOnce(ToyReach):
@@ -270,4 +262,4 @@ def test_bad_settings_are_named():
         ({"hidden": [16, 18]}, "4 mirror images need hidden layers of a multiple of 4 units"),
     ):
         with pytest.raises(ValueError, match=message):
-            learner(hover(), **settings)
+            learner(**settings)
