@@ -31,6 +31,8 @@ MOST = 8  # workers; each takes 1 GB and more, and files stay together
 TESTS_FAILED, NONE_SELECTED = 1, 5  # pytest's exit statuses; one of the stages may have none of the given tests
 FEW = 3  # timed tests that fail; more of them are no accident
 COMPILE_WAIT = "SIM2METAL_COMPILE_WAIT_S"  # `sim.engines.vector.blocks.WAIT`; importing it would take a second
+# It takes that class itself, before it begins workers, which inherit it: we may come to that too late.
+IDLE = "import os, sys; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); os.execv(sys.argv[1], sys.argv[1:])"
 SIDE_BY_SIDE, TIMED, WAITING = "side by side", "timed", "timed, waiting"
 
 
@@ -72,10 +74,9 @@ def watched(
     """
     closed, line = False, "\n"
     environment = {**os.environ, COMPILE_WAIT: "0"} if hurried else None
+    command = [sys.executable, "-c", IDLE, *command] if idle else command
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment) as process:
         assert process.stdout is not None
-        if idle:  # before it begins workers, which inherit it
-            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         for line in process.stdout:
             show(line)
             if found := CLOSING.fullmatch(line.strip()):

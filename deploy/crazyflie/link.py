@@ -18,6 +18,7 @@ from deploy.safety.heard import Heard
 from deploy.system.clock import boottime
 
 STALLED, STALLED_RADIO = 0.5, 3.0  # s without a packet, while connecting; radio links resend by themselves
+LONGER, LONGEST = 1.5, 5.0  # times as long in the next attempt, up to so many s: a busy machine answers late
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
 CLOSING, CLOSING_RADIO = 0.1, 3.0  # s to wait for cflib to close a link; on UDP only its own threads take longer
@@ -101,6 +102,7 @@ class Link(Heard):
 
     def _attempt(self, end: float) -> str:
         """Why it did not work; empty when it did."""
+        patience = max(self.patience, min(self.patience * LONGER ** (self.attempts - 1), LONGEST))
         from cflib.crazyflie import Crazyflie
 
         client = self.client = Crazyflie(rw_cache=self.cache)
@@ -132,14 +134,14 @@ class Link(Heard):
         client.open_link(self.uri)
         while not done.wait(0.05):
             now = self.clock()
-            if now > end or now - heard[0] > self.patience:
+            if now > end or now - heard[0] > patience:
                 return "the connection stalled"
         if failure:
             time.sleep(max(0.0, min(0.2, end - self.clock())))
             return failure[0]
-        return self._listen(end)
+        return self._listen(end, patience)
 
-    def _listen(self, end: float) -> str:
+    def _listen(self, end: float, patience: float) -> str:
         from cflib.crazyflie.log import LogConfig
 
         self.begin()
@@ -159,7 +161,7 @@ class Link(Heard):
             except (KeyError, AttributeError) as error:
                 raise NotLoggedError(f"{self.uri}: the firmware cannot log this: {error.args[0]}") from None
             config.start()
-        until = min(end, self.clock() + self.patience + 1e-2 * self.period_ms)
+        until = min(end, self.clock() + patience + 1e-2 * self.period_ms)
         while len(self.newest) < len(self.blocks):
             if self.clock() > until:
                 return "the log blocks did not start"

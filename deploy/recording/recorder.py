@@ -70,7 +70,7 @@ class NoRecorder:
     def event(self, kind: str, text: str, who: str = "") -> None:
         """Nothing."""
 
-    def close(self, reason: str = "", who: str = "") -> str:
+    def close(self, reason: str = "", who: str = "", patience: float = PATIENCE) -> str:
         """Nothing went wrong."""
         return ""
 

@@ -23,7 +23,7 @@ from deploy.drivers.ros2 import Ros2
 from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
-from deploy.recording.recorder import NoRecorder, Recorder
+from deploy.recording.recorder import START, NoRecorder, Recorder
 from deploy.remote.split_policy import FROM_SERVER, SERVER, connected
 from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
@@ -54,6 +54,7 @@ RETRY = 0.2  # s between two attempts to activate, with autostart
 TELL = 5.0  # s after which it says why it waits
 PATIENCE = 1.0  # s in which the control loop must end when told to
 LANDING = 30.0  # and where it has to land the robot first
+LOGGING = 5.0  # s in which the flight's log must be closed then, which commands nothing any more
 
 
 @dataclass
@@ -107,6 +108,7 @@ class PolicyNode(LifecycleNode):
         self.ended = "not configured"  # why it is not flying
         self._controller: Policy | None = None
         self._thread: threading.Thread | None = None
+        self._flown = threading.Event()  # its control loop has ended; it may still close the log
         self._crash: BaseException | None = None
         self._troubles: list[str] = []  # with other publishers
         self._journal: Journal | None = None  # while there is a flight to be logged
@@ -164,6 +166,7 @@ class PolicyNode(LifecycleNode):
             self.ended = f"cannot be activated: {'; '.join(reasons)}"
             return self._refuse()
         self._started, self._crash, self.record, self._rung = True, None, None, NONE
+        self._flown.clear()
         self._thread = threading.Thread(target=self._fly, name="control loop")
         self._thread.start()
         if self.file is not None:
@@ -205,11 +208,12 @@ class PolicyNode(LifecycleNode):
                 )
         except Exception as error:  # whatever it was: the driver has stopped, and the node has to say so
             self._crash = error
+        self._flown.set()
         journal, self._journal = self._journal, None
         if log is not None and journal is not None:
             crash = f"{type(self._crash).__name__}: {self._crash}" if self._crash else ""
             journal.end(crash or self.driver.finished or "the flight was over")
-            if trouble := log.close():
+            if trouble := log.close(patience=LOGGING):
                 self._unlogged(f"the flight log is incomplete: {trouble}")
 
     def _recorder(self) -> Recorder | NoRecorder:
@@ -237,10 +241,13 @@ class PolicyNode(LifecycleNode):
             return SUCCESS
         self.driver.finish(reason)
         patience = LANDING if self.driver.falls else PATIENCE
-        thread.join(patience)
+        opening = START if self.settings.log and self._journal is None else 0.0  # its log, before the first command
+        ended = self._flown.wait(opening + patience)
         self.driver.withdraw()
         self._since = boottime()
-        if thread.is_alive():
+        if ended:
+            thread.join(2.0 * LOGGING)
+        else:
             self._crash = RuntimeError(f"the control loop did not end within {patience:g} s")
         self.ended = f"{type(self._crash).__name__}: {self._crash}" if self._crash else self.driver.finished
         self.diagnostics.publish()

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -151,6 +151,8 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
                 timeout=patience,
             )
     except RuntimeError as error:
+        with _bound(meeting), suppress(RuntimeError):
+            _count_anew()
         raise LostLearnerError(why()) from error
     group = Group(meeting.rank, meeting.learners, meeting.device if meeting.nccl else "cpu", why)
     token = _joined.set(group)
@@ -159,6 +161,15 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
     finally:
         _joined.reset(token)
         distributed.destroy_process_group()
+
+
+def _count_anew() -> None:
+    """Torch names a group by how many this process has begun since the last that ended well; its learners must agree.
+
+    After a start that failed, the next run in this process would wait for others by a name that they do not have.
+    """
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    distributed.destroy_process_group()
 
 
 def gpus() -> int:

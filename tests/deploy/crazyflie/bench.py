@@ -1,4 +1,4 @@
-"""Simulated Crazyflies for tests: in simulated time without sockets, or served in a thread."""
+"""Simulated Crazyflies for tests: in simulated time without sockets, or served in a thread, and flown there."""
 
 import socket
 import threading
@@ -18,6 +18,12 @@ from deploy.crazyflie.simulator import Config
 from deploy.crazyflie.simulator.firmware import Firmware
 from deploy.crazyflie.simulator.simulation import Simulation, Vehicle
 from deploy.crazyflie.simulator.world import DT
+from deploy.drivers.crazyflie import Crazyflie, Settings
+from deploy.guard import Guard
+from deploy.loop import Record, run
+from deploy.policy_file import PolicyFile
+from deploy.safety.envelope import Envelope
+from tests.deploy.simulated_clock import PATIENT, Clock
 
 PLAIN: dict[str, Any] = {"positioning": "truth", "auto_arm": False}  # what no test of something else has to know of
 
@@ -99,12 +105,33 @@ def reboot(uri: str) -> None:
         radio.recv(64)
 
 
+class Served(Simulation):
+    """In real time, in a thread; on a machine too slow for that, in the time of `clock`, whoever flies by that, too."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(Config(uri="udp://127.0.0.1:0", **(PLAIN | settings)))
+        self.tick()
+        self.clock = Clock(self, DT)
+
+    def driver(self, **settings: Any) -> Crazyflie:
+        """For its first vehicle."""
+        made = Crazyflie(100.0, Settings(**({"uri": self.vehicles[0].uri, "connect_s": 30.0} | settings)))
+        made.link.clock = self.clock
+        return made
+
+    def fly(
+        self, policy: PolicyFile, driver: Crazyflie, guard: Guard | None = None, steps: int | None = None
+    ) -> Record:
+        """By the control loop, which may be late."""
+        guard = guard or Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
+        return run(policy, driver, guard, steps, clock=self.clock, sleep=self.clock.sleep)
+
+
 @contextmanager
-def served(**settings: Any) -> Iterator[Simulation]:
-    """A simulation in real time, in a thread."""
-    simulation = Simulation(Config(uri="udp://127.0.0.1:0", **(PLAIN | settings)))
-    simulation.tick()
-    thread = threading.Thread(target=simulation.run, name="simulation")
+def served(**settings: Any) -> Iterator[Served]:
+    """Until the end of the block."""
+    simulation = Served(**settings)
+    thread = threading.Thread(target=simulation.run, args=(simulation.clock,), name="simulation")
     thread.start()
     try:
         yield simulation

@@ -14,13 +14,10 @@ from deploy import PolicyFile
 from deploy.crazyflie import link as links
 from deploy.crazyflie.blocks import blocks
 from deploy.crazyflie.link import LinkError
-from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.drivers import Reading
 from deploy.drivers.crazyflie import TUMBLED, Crazyflie, Settings
 from deploy.guard import PASS, REASONS, Guard
-from deploy.loop import run
-from deploy.safety.envelope import Envelope
-from tests.deploy.crazyflie.bench import served
+from tests.deploy.crazyflie.bench import Served, served
 from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY
 from tests.deploy.held_up import HeldUp, check_catching_up
 
@@ -181,7 +178,7 @@ def test_another_connection_begins_with_another_clock(policy: PolicyFile):
     link.client = SimpleNamespace(log=SimpleNamespace(add_config=lambda config: setattr(config, "start", lambda: None)))
     waiting = threading.Timer(0.05, begins)
     waiting.start()
-    assert link._listen(vehicle.now + 1.0) == "" and link.age() == 0.0
+    assert link._listen(vehicle.now + 1.0, 1.0) == "" and link.age() == 0.0
     waiting.join()
 
 
@@ -222,11 +219,11 @@ def test_the_vehicle_sends_pings_back_and_a_closed_connection_is_not_heard():
 
 
 @contextmanager
-def behind() -> Iterator[tuple[Simulation, HeldUp]]:
+def behind() -> Iterator[tuple[Served, HeldUp]]:
     """A simulated vehicle whose log packets go through a radio that falls behind on demand."""
     with served(policy=QUAD_ANY) as simulation:
         (vehicle,) = simulation.vehicles
-        held = HeldUp(vehicle._send, 0.4)
+        held = HeldUp(vehicle._send, 0.4, simulation.clock)
         vehicle._send = held  # type: ignore[method-assign]
         yield simulation, held
 
@@ -249,9 +246,9 @@ def test_a_radio_that_falls_behind_ends_the_policys_flight_and_it_lands(policy: 
     raise AssertionError(f"three flights failed: {failed}") from failed[-1]
 
 
-def flies_and_lands(policy: PolicyFile, simulation: Simulation, held: HeldUp) -> None:
+def flies_and_lands(policy: PolicyFile, simulation: Served, held: HeldUp) -> None:
     (vehicle,) = simulation.vehicles
-    driver = Crazyflie(100.0, Settings(uri=vehicle.uri, height=0.4))
+    driver = simulation.driver(height=0.4)
     silences: list[float] = []
     read = driver.read
 
@@ -263,8 +260,7 @@ def flies_and_lands(policy: PolicyFile, simulation: Simulation, held: HeldUp) ->
         return reading
 
     driver.read = watched  # type: ignore[method-assign]
-    rules = Envelope(missed_in_a_row=None, missed_of_100=None, longest_pause=None)
-    record = run(policy, driver, Guard(policy.inputs, policy.outputs, rules), steps=3000)
+    record = simulation.fly(policy, driver, steps=3000)
     assert silences, "the policy never had it"
     assert REASONS[record.stopped[0]] == "stale signal"
     assert np.median(silences) < 0.06  # by arrival they are fresh

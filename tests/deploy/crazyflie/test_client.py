@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import cflib.crtp
 import cflib.crtp.udpdriver
@@ -24,9 +25,8 @@ from cflib.positioning.position_hl_commander import PositionHlCommander
 from cflib.utils.power_switch import PowerSwitch
 
 from deploy.crazyflie.crtp import Port
-from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.crazyflie.simulator.world import MOST_BEHIND
-from tests.deploy.crazyflie.bench import reboot, served
+from tests.deploy.crazyflie.bench import Served, reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
@@ -42,13 +42,13 @@ def drivers() -> None:
 
 
 @pytest.fixture(scope="module")
-def simulation() -> Iterator[Simulation]:
+def simulation() -> Iterator[Served]:
     with served(vehicles=2, policy=QUAD_ANY) as made:
         yield made
 
 
 @pytest.fixture
-def uri(simulation: Simulation) -> str:
+def uri(simulation: Served) -> str:
     """Of a vehicle that has just been switched on, at its start; it checks itself for 0.04 s of its time."""
     for index, vehicle in enumerate(simulation.vehicles):
         reboot(vehicle.uri)
@@ -65,7 +65,7 @@ def scf(uri: str) -> Iterator[SyncCrazyflie]:
     sent = threading.Event()  # the last that a client sends is a set point of zero thrust
     connected.cf.packet_sent.add_callback(lambda packet: sent.set() if packet.port == Port.COMMANDER else None)
     threading.Thread(target=connected.close_link).start()  # it takes a second
-    assert sent.wait(5.0)
+    assert sent.wait(30.0)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -75,7 +75,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def rest(simulation: Simulation, seconds: float) -> None:
+def rest(simulation: Served, seconds: float) -> None:
     """Let the vehicles' time pass, which is late on a busy machine."""
     end = simulation.world.time + seconds
     until(lambda: simulation.world.time >= end)
@@ -89,11 +89,11 @@ def armed(scf: SyncCrazyflie) -> Crazyflie:
     return scf.cf
 
 
-def where(simulation: Simulation, index: int = 0) -> np.ndarray:
+def where(simulation: Served, index: int = 0) -> np.ndarray:
     return np.array(simulation.vehicles[index].firmware.sensed.position)
 
 
-def test_scan_finds_the_vehicles(simulation: Simulation, monkeypatch: pytest.MonkeyPatch):
+def test_scan_finds_the_vehicles(simulation: Served, monkeypatch: pytest.MonkeyPatch):
     port = int(simulation.vehicles[0].uri.rpartition(":")[2])
     monkeypatch.setattr(cflib.crtp.udpdriver, "_BASE_PORT", port)
     monkeypatch.setattr(cflib.crtp.udpdriver, "_NR_OF_PORTS_TO_SCAN", 1)
@@ -114,7 +114,7 @@ def test_connects_with_everything_a_client_reads(uri: str):
     assert "simulated crazyflie is up and running!" in "".join(said)
 
 
-def test_power_switch_reboots(uri: str, simulation: Simulation):
+def test_power_switch_reboots(uri: str, simulation: Served):
     before = simulation.vehicles[0].firmware
     for _ in range(20):  # cflib waits no longer than 0.1 s for the answer
         with contextlib.suppress(Exception):
@@ -127,35 +127,35 @@ def test_parameters_are_written_and_read(scf: SyncCrazyflie):
     param, answers = scf.cf.param, queue.Queue[tuple[str, str]]()
     param.add_update_callback("ring", "effect", lambda name, value: answers.put((name, value)))
     param.set_value("ring.effect", 7)
-    assert answers.get(timeout=2.0) == ("ring.effect", "7")
+    assert answers.get(timeout=30.0) == ("ring.effect", "7")
     stored = queue.Queue[object]()
     param.set_value("posCtlPid.xVelMax", 0.7)
     param.persistent_store("posCtlPid.xVelMax", lambda name, done: stored.put(done))
-    assert stored.get(timeout=2.0) is True
+    assert stored.get(timeout=30.0) is True
     param.persistent_get_state("posCtlPid.xVelMax", lambda name, state: stored.put(state))
-    state = stored.get(timeout=2.0)
+    state = stored.get(timeout=30.0)
     assert state.is_stored and state.stored_value == pytest.approx(0.7) and state.default_value == 1.0
     param.persistent_clear("posCtlPid.xVelMax", lambda name, done: stored.put(done))
-    assert stored.get(timeout=2.0) is True
+    assert stored.get(timeout=30.0) is True
     param.get_default_value("posCtlPid.xVelMax", lambda name, value: stored.put(value))
-    assert stored.get(timeout=2.0) == 1.0
+    assert stored.get(timeout=30.0) == 1.0
 
 
-def test_log_blocks_arrive_at_their_rate(scf: SyncCrazyflie):
+def test_log_blocks_arrive_at_their_rate(scf: SyncCrazyflie, simulation: Served):
     config = LogConfig("state", 10)
     for name in ("stateEstimate.x", "stateEstimate.z", "acc.z", "gyro.x"):
         config.add_variable(name, "float")
     config.add_variable("pm.vbat", "FP16")
     config.add_variable("supervisor.info")
-    began, stamps = time.perf_counter(), []
+    began, stamps = simulation.clock(), []
     with SyncLogger(scf, config) as logger:
         for entry in logger:
             stamps.append(entry[0])
             if len(stamps) == 100:
                 break
-    took = time.perf_counter() - began
+    took = simulation.clock() - began
     assert set(np.diff(stamps)) == {10}
-    assert 0.9 < took < 3.0  # in real time, when the machine has the time
+    assert 0.9 < took < 3.0  # s of the simulation, real ones when the machine has the time
     values = entry[1]
     assert values["acc.z"] == pytest.approx(1.0, abs=1e-3) and 3.9 < values["pm.vbat"] < 4.2
     assert values["supervisor.info"] & 1
@@ -171,7 +171,16 @@ def test_a_block_of_more_variables_than_a_packet_holds(scf: SyncCrazyflie):
     assert [*values] == names and values["acc.z"] == pytest.approx(1.0, abs=1e-2)
 
 
-def test_motion_commander(scf: SyncCrazyflie, simulation: Simulation):
+@pytest.fixture
+def timed(simulation: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cflib's commanders, which turn, climb or fly for so long, count the vehicle's time."""
+    times = SimpleNamespace(sleep=simulation.clock.sleep, time=simulation.clock)
+    for name in ("motion_commander", "position_hl_commander"):
+        monkeypatch.setattr(f"cflib.positioning.{name}.time", times)
+
+
+@pytest.mark.usefixtures("timed")
+def test_motion_commander(scf: SyncCrazyflie, simulation: Served):
     armed(scf)
     with MotionCommander(scf, default_height=0.4) as motion:
         until(lambda: abs(where(simulation)[2] - 0.4) < 0.15)
@@ -182,7 +191,8 @@ def test_motion_commander(scf: SyncCrazyflie, simulation: Simulation):
     until(lambda: where(simulation)[2] < 0.1)  # it falls the last centimetres
 
 
-def test_position_high_level_commander(scf: SyncCrazyflie, simulation: Simulation):
+@pytest.mark.usefixtures("timed")
+def test_position_high_level_commander(scf: SyncCrazyflie, simulation: Served):
     armed(scf)
     # It resets the estimator, waits, and flies to places.
     with PositionHlCommander(scf, y=-0.5, default_velocity=0.6, default_height=0.5) as commander:
@@ -191,7 +201,7 @@ def test_position_high_level_commander(scf: SyncCrazyflie, simulation: Simulatio
     until(lambda: where(simulation)[2] < 0.05)
 
 
-def test_trajectory_and_policy_between_take_off_and_landing(scf: SyncCrazyflie, simulation: Simulation):
+def test_trajectory_and_policy_between_take_off_and_landing(scf: SyncCrazyflie, simulation: Served):
     (memory,) = scf.cf.mem.get_mems(MemoryElement.TYPE_TRAJ)
     still = Poly4D.Poly()
     memory.trajectory = [Poly4D(1.0, x=Poly4D.Poly([0.0, 0.5, *[0.0] * 6]), y=still, z=still, yaw=still)]
@@ -212,7 +222,7 @@ def test_trajectory_and_policy_between_take_off_and_landing(scf: SyncCrazyflie, 
     assert where(simulation)[2] < 0.05 and not any(firmware.ratios)
 
 
-def test_swarm(uri: str, simulation: Simulation):
+def test_swarm(uri: str, simulation: Served):
     uris = [vehicle.uri for vehicle in simulation.vehicles]
 
     def fly(scf: SyncCrazyflie) -> None:
@@ -265,14 +275,15 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
             scf.cf.log.add_config(config)
             config.start()
         time.sleep(2.0)
+        until(lambda: min(map(len, stamps.values())) > 100)
         for scf in clients:
             threading.Thread(target=scf.close_link).start()  # a second each, for cflib
         process.send_signal(signal.SIGINT)
-        behind = process.communicate(timeout=30.0)[0]
+        behind = process.communicate(timeout=120.0)[0]
     # A machine that was too busy for real time: then it says by how much, and that is all that may be missing.
     slipped = float(behind.removeprefix("behind the clock: ").split()[0]) if behind else 0.0
     # 0.07 s where nothing else runs. Each of its 300 packets waits for a step of all vehicles.
-    assert min(times) < (5.0 if slipped else 0.5), f"fully connected after {times} s, {slipped} s behind the clock"
+    assert min(times) < (30.0 if slipped else 0.5), f"fully connected after {times} s, {slipped} s behind the clock"
     for seen in stamps.values():
         steps = np.diff(seen)  # of the vehicle's clock: none is lost, nor late
         assert len(seen) > 100 and all(step == 10 or step > 1e3 * MOST_BEHIND for step in steps)
@@ -287,7 +298,7 @@ def test_the_command_says_where_it_listens(uri: str):
         with SyncCrazyflie(lines[1].split()[1], cf=Crazyflie()) as scf:
             until(lambda: scf.cf.supervisor.is_armed)  # a cf2 arms itself
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30.0)[1] == "interrupted\n"
+        assert process.communicate(timeout=120.0)[1] == "interrupted\n"
         assert process.returncode == 130
 
 
@@ -298,7 +309,7 @@ def test_the_command_is_interrupted_while_it_still_imports():
             if line.endswith(" deploy.crazyflie.crtp\n"):
                 break
         process.send_signal(signal.SIGINT)
-        lines = [line for line in process.communicate(timeout=30.0)[1].splitlines() if "import time:" not in line]
+        lines = [line for line in process.communicate(timeout=120.0)[1].splitlines() if "import time:" not in line]
         assert (lines, process.returncode) == (["interrupted"], 130)
 
 

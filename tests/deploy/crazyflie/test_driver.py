@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import cflib.crtp
 import numpy as np
@@ -16,14 +17,14 @@ import pytest
 from deploy import PolicyFile
 from deploy.crazyflie.crtp import Packet, Port
 from deploy.crazyflie.link import Link, LinkError
-from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.drivers import Reading
 from deploy.drivers.crazyflie import Crazyflie, Settings
 from deploy.guard import Guard
 from deploy.loop import HandshakeError, run
 from deploy.safety.envelope import Envelope
 from sim.rotations import rotation_matrix
-from tests.deploy.crazyflie.bench import reboot, served
+from tests.deploy.crazyflie.bench import Served, reboot, served
+from tests.deploy.simulated_clock import PATIENT
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
@@ -38,14 +39,14 @@ def policy() -> PolicyFile:
 
 
 @pytest.fixture(scope="module")
-def simulation() -> Iterator[Simulation]:
+def simulation() -> Iterator[Served]:
     cflib.crtp.init_drivers()
     with served(policy=QUAD_ANY) as made:
         yield made
 
 
 @pytest.fixture
-def uri(simulation: Simulation) -> str:
+def uri(simulation: Served) -> str:
     """Of a vehicle that has just been switched on."""
     (vehicle,) = simulation.vehicles
     reboot(vehicle.uri)
@@ -99,21 +100,27 @@ def radio(uri: str, loses: Callable[[int, Packet], bool] = lambda count, packet:
         made.outside.close()
 
 
-def height(simulation: Simulation) -> float:
+def height(simulation: Served) -> float:
     return simulation.vehicles[0].firmware.sensed.position[2]
 
 
-def on_the_ground(simulation: Simulation) -> bool:
+def on_the_ground(simulation: Served) -> bool:
     """It may sink its last millimetre when the flight is over: a busy machine is late with that."""
-    end = time.monotonic() + 5.0
-    while height(simulation) >= 0.02 and time.monotonic() < end:
-        time.sleep(0.02)
+    end = simulation.clock() + 5.0
+    while height(simulation) >= 0.02 and simulation.clock() < end:
+        simulation.clock.sleep(0.02)
     return height(simulation) < 0.02
 
 
+def fenced(policy: PolicyFile, top: float) -> Guard:
+    """Stops it above `top` m, and not for deadlines that a busy machine misses."""
+    fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, top), **PATIENT)
+    return Guard(policy.inputs, policy.outputs, fence)
+
+
 @pytest.mark.parametrize("onboard", [True, False])
-def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Simulation, uri: str, onboard: bool):
-    driver = Crazyflie(100.0, Settings(uri=uri, onboard=onboard, height=0.4))
+def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Served, uri: str, onboard: bool):
+    driver = simulation.driver(onboard=onboard, height=0.4)
     flown: list[bool] = []
     write = driver.write
 
@@ -123,7 +130,7 @@ def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Sim
         flown.append(firmware.policy_flies if onboard else firmware.parameters["motorPowerSet.enable"] == 1)
 
     driver.write = spy  # type: ignore[method-assign]
-    record = run(policy, driver, steps=400)
+    record = simulation.fly(policy, driver, steps=400)
     assert record.steps == 400 and sum(flown) > 120
     assert not record.stopped.any()
     report = driver.report()
@@ -135,22 +142,20 @@ def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Sim
     assert not onboard or firmware.parameters["policy.mode"] == 0.0
 
 
-def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Simulation, uri: str):
-    fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.2))
-    guard = Guard(policy.inputs, policy.outputs, fence)
-    driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
-    record = run(policy, driver, guard)  # without a limit: the driver says when it is over
+def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Served, uri: str):
+    guard = fenced(policy, 0.2)
+    driver = simulation.driver(height=0.4)
+    record = simulation.fly(policy, driver, guard)  # without a limit: the driver says when it is over
     assert record.stopped.any() and driver.done
     assert driver.report()[-4:-1] == ["held for 2 s by the guard", "landed by the guard", "landed"]
     assert on_the_ground(simulation) and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
-def test_held_it_keeps_its_heading(policy: PolicyFile, simulation: Simulation, uri: str):
+def test_held_it_keeps_its_heading(policy: PolicyFile, simulation: Served, uri: str):
     """130 degrees from x, stopped by a low fence while it climbs: held, then landed."""
     half = math.radians(130.0) / 2.0
     simulation.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(math.cos(half), 0.0, 0.0, math.sin(half)))
-    fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.2))
-    driver, headings = Crazyflie(100.0, Settings(uri=uri, height=0.4)), []
+    driver, headings = simulation.driver(height=0.4), []
     read = driver.read
 
     def spy() -> Reading:
@@ -158,14 +163,14 @@ def test_held_it_keeps_its_heading(policy: PolicyFile, simulation: Simulation, u
         return read()
 
     driver.read = spy  # type: ignore[method-assign]
-    run(policy, driver, Guard(policy.inputs, policy.outputs, fence))
+    simulation.fly(policy, driver, fenced(policy, 0.2))
     assert "held for 2 s by the guard" in driver.report()
     assert max(abs(heading - 130.0) for heading in headings) < 10.0
 
 
-def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simulation: Simulation, uri: str):
-    guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
-    driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.4))
+def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simulation: Served, uri: str):
+    guard = fenced(policy, 2.0)
+    driver = simulation.driver(onboard=False, height=0.4)
     told: list[float] = []
     send, read = driver.link.send, driver.read
 
@@ -180,7 +185,7 @@ def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simul
         return reading
 
     driver.link.send, driver.read = spy, elsewhere  # type: ignore[method-assign]
-    record = run(policy, driver, guard)
+    record = simulation.fly(policy, driver, guard)
     assert record.stopped.any() and "held for 2 s by the guard" in driver.report() and "landed" in driver.report()
     assert len(told) > 4 * 30 and np.reshape(told, (-1, 4)).any(axis=1).all()
     assert on_the_ground(simulation)
@@ -191,11 +196,11 @@ def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simul
     [(0.0, True), (0.5, False), *(pytest.param(*one, marks=pytest.mark.long) for one in ((0.0, False), (0.5, True)))],
 )
 def test_it_holds_its_place_though_nothing_arrives_for_a_while(
-    policy: PolicyFile, simulation: Simulation, uri: str, onboard: bool, begins: float
+    policy: PolicyFile, simulation: Served, uri: str, onboard: bool, begins: float
 ):
-    guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
-    driver = Crazyflie(100.0, Settings(uri=uri, onboard=onboard, height=0.7))
-    read, silence, clock = driver.read, driver.link.silence, driver.link.clock
+    guard = fenced(policy, 2.0)
+    driver = simulation.driver(onboard=onboard, height=0.7)
+    read, silence, clock = driver.read, driver.link.silence, simulation.clock
     flown, stopped = 0, math.inf
     heights: list[float] = []  # m, in the second and a half of which it is to hold
 
@@ -214,7 +219,7 @@ def test_it_holds_its_place_though_nothing_arrives_for_a_while(
         return reading
 
     driver.link.silence, driver.read = silent, elsewhere  # type: ignore[method-assign]
-    record = run(policy, driver, guard)
+    record = simulation.fly(policy, driver, guard)
     report = driver.report()
     assert record.stopped.any() and report.count("held for 2 s by the guard") == 1
     assert "landed by the guard" in report and "landed" in report
@@ -222,16 +227,16 @@ def test_it_holds_its_place_though_nothing_arrives_for_a_while(
     assert on_the_ground(simulation)
 
 
-def test_the_guards_limit_on_the_voltage_lands_it(policy: PolicyFile, simulation: Simulation, uri: str):
-    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
-    guard = Guard(policy.inputs, policy.outputs, Envelope(min_voltage=4.2), driver.signals)
-    record = run(policy, driver, guard)
+def test_the_guards_limit_on_the_voltage_lands_it(policy: PolicyFile, simulation: Served, uri: str):
+    driver = simulation.driver(height=0.3)
+    guard = Guard(policy.inputs, policy.outputs, Envelope(min_voltage=4.2, **PATIENT), driver.signals)
+    record = simulation.fly(policy, driver, guard)
     assert record.interventions["low battery"] and driver.done and on_the_ground(simulation)
 
 
-def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, simulation: Simulation, uri: str):
-    driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
-    guard = Guard(policy.inputs, policy.outputs)
+def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, simulation: Served, uri: str):
+    driver = simulation.driver(height=0.4)
+    guard = Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
     connect = driver.connect
 
     def press() -> None:
@@ -239,17 +244,17 @@ def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, sim
         guard.stop()
 
     driver.connect = press  # type: ignore[method-assign]
-    run(policy, driver, guard)
+    simulation.fly(policy, driver, guard)
     assert "stopped on the ground by the emergency stop" in driver.report() and height(simulation) == 0.0
     assert simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
-def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
+def test_signals_are_what_the_vehicle_senses(simulation: Served, uri: str):
     turn = np.array([0.9, 0.1, -0.2, 0.3])
     simulation.world.place(0, position=(1.0, 2.0, 3.0), quaternion=turn / np.linalg.norm(turn))
-    link = Link(uri, {"q": dict.fromkeys((f"stateEstimate.q{a}" for a in "wxyz"), "float")}, 10)
-    link.open(10.0)
-    time.sleep(0.05)
+    link = Link(uri, {"q": dict.fromkeys((f"stateEstimate.q{a}" for a in "wxyz"), "float")}, 10, clock=simulation.clock)
+    link.open(30.0)
+    simulation.clock.sleep(0.05)
     sensed = simulation.vehicles[0].firmware.sensed
     logged = rotation_matrix(*(link.value(f"stateEstimate.q{a}") for a in "wxyz"))
     np.testing.assert_allclose(logged, sensed.rotation, atol=0.1)  # it is falling meanwhile
@@ -375,12 +380,12 @@ def test_the_set_points_name_the_heading_at_the_start():
 
 # Lost answers: of every phase of connecting. cflib alone would wait for ever for most of them.
 @pytest.mark.parametrize("lost", [0, pytest.param(150, marks=pytest.mark.long), 280])
-def test_a_lost_answer_only_costs_time(uri: str, lost: int):
+def test_a_lost_answer_only_costs_time(simulation: Served, uri: str, lost: int):
     with radio(uri, lambda count, packet: count == lost) as link:
-        driver = Crazyflie(100.0, Settings(uri=link.uri, connect_s=30.0))
-        began = time.monotonic()
+        driver = simulation.driver(uri=link.uri)
+        began = simulation.clock()
         driver.connect()
-        assert time.monotonic() - began < 20.0
+        assert simulation.clock() - began < 20.0
         assert np.isfinite(driver.read().signals["position"]).all()
         driver.stop()
 
@@ -388,7 +393,9 @@ def test_a_lost_answer_only_costs_time(uri: str, lost: int):
 @pytest.mark.parametrize(
     ("port", "command", "losses", "attempts"), [(Port.LOGGING, b"\x06", 1, 2), (Port.PARAMETERS, b"", 3, 1)]
 )
-def test_lost_echoes_are_asked_for_again(uri: str, port: Port, command: bytes, losses: int, attempts: int):
+def test_lost_echoes_are_asked_for_again(
+    simulation: Served, uri: str, port: Port, command: bytes, losses: int, attempts: int
+):
     left = losses
 
     def loses(count: int, packet: Packet) -> bool:
@@ -400,15 +407,15 @@ def test_lost_echoes_are_asked_for_again(uri: str, port: Port, command: bytes, l
         return hit
 
     with radio(uri, loses) as link:
-        driver = Crazyflie(100.0, Settings(uri=link.uri, connect_s=30.0))
+        driver = simulation.driver(uri=link.uri)
         driver.connect()
         assert left == 0 and driver.link.attempts == attempts
         driver.stop()
 
 
-def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFile, simulation: Simulation, uri: str):
+def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFile, simulation: Served, uri: str):
     with radio(uri) as link:
-        driver = Crazyflie(100.0, Settings(uri=link.uri, height=0.4))
+        driver = simulation.driver(uri=link.uri, height=0.4)
         write = driver.write
         steps = 0
 
@@ -419,43 +426,43 @@ def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFi
             write(commands)
 
         driver.write = cut  # type: ignore[method-assign]
-        began = time.monotonic()
+        began = simulation.clock()
         with pytest.raises(LinkError, match="the link is lost: nothing arrived for 0.4"):
-            run(policy, driver, steps=1000)
-        assert time.monotonic() - began < 20.0
+            simulation.fly(policy, driver, steps=1000)
+        assert simulation.clock() - began < 20.0
         assert any("left to its own watchdogs" in note for note in driver.report())
-    time.sleep(1.0)
+    simulation.clock.sleep(1.0)
     firmware = simulation.vehicles[0].firmware
     assert firmware.supervisor.state.name == "LOCKED" and firmware.ratios == (0.0, 0.0, 0.0, 0.0)
     assert on_the_ground(simulation)
-    driver = Crazyflie(100.0, Settings(uri=uri))
+    driver = simulation.driver()
     with pytest.raises(LinkError, match="locked: reboot it"), driver:
         pass
 
 
-def test_emergency_stop(simulation: Simulation, uri: str):
-    driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.3))
+def test_emergency_stop(simulation: Served, uri: str):
+    driver = simulation.driver(onboard=False, height=0.3)
     with driver:
-        end = time.monotonic() + 10.0
+        end = simulation.clock() + 10.0
         while height(simulation) < 0.1:
             driver.write({"motor_command": np.full((1, 4), 0.6, np.float32)})
-            time.sleep(0.01)
-            assert time.monotonic() < end
+            simulation.clock.sleep(0.01)
+            assert simulation.clock() < end
         driver.emergency_stop()
-        time.sleep(0.1)
+        simulation.clock.sleep(0.1)
         assert simulation.vehicles[0].firmware.ratios == (0.0, 0.0, 0.0, 0.0)
     assert simulation.vehicles[0].firmware.supervisor.state.name == "LOCKED"
 
 
 def test_a_vehicle_without_the_policy_stays_on_the_ground(policy: PolicyFile):
     with served() as plain:
-        driver = Crazyflie(100.0, Settings(uri=plain.vehicles[0].uri, height=0.3))
+        driver = plain.driver(height=0.3)
         with pytest.raises(LinkError, match="no policy on board"):
-            run(policy, driver, steps=10)
+            plain.fly(policy, driver, steps=10)
         assert not plain.vehicles[0].firmware.supervisor.armed
 
 
-def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simulation: Simulation, uri: str):
+def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simulation: Served, uri: str):
     onboard = simulation.vehicles[0].firmware.policy
     assert onboard is not None
     sound, step = onboard.runtime, onboard.runtime.step
@@ -464,27 +471,27 @@ def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simul
         reset=sound.reset, step=lambda s: step(s) if s["position"][0, 2] < 0.39 else nothing
     )
     try:
-        driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
-        run(policy, driver)
+        driver = simulation.driver(height=0.4)
+        simulation.fly(policy, driver)
     finally:
         onboard.runtime = sound
     assert any("handed back on board: the policy's command" in note for note in driver.report()) and driver.done
     assert on_the_ground(simulation) and simulation.vehicles[0].firmware.policy_failed
-    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))  # selecting it anew is another chance
-    assert run(policy, driver, steps=300).steps == 300
+    driver = simulation.driver(height=0.3)  # selecting it anew is another chance
+    assert simulation.fly(policy, driver, steps=300).steps == 300
 
 
 def test_an_empty_battery_stays_on_the_ground(policy: PolicyFile):
     with served(battery=3.3) as tired:
-        driver = Crazyflie(100.0, Settings(uri=tired.vehicles[0].uri, onboard=False))
+        driver = tired.driver(onboard=False)
         with pytest.raises(LinkError, match=r"the battery has 3\.2\d V, less than 3.5 V"):
-            run(policy, driver, steps=10)
+            tired.fly(policy, driver, steps=10)
         assert not tired.vehicles[0].firmware.supervisor.armed
 
 
-def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation: Simulation, uri: str):
-    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3, empty=4.2))
-    record = run(policy, driver)
+def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation: Served, uri: str):
+    driver = simulation.driver(height=0.3, empty=4.2)
+    record = simulation.fly(policy, driver)
     assert any(note.startswith("landed for the battery") for note in driver.report()) and driver.done
     assert 5.0 < record.duration < 12.0 and on_the_ground(simulation)
 
@@ -546,8 +553,8 @@ def test_the_mode_is_off_when_it_is_left(mode: str):
     assert written["policy.mode"] == 0.0
 
 
-def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Simulation, uri: str):
-    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
+def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Served, uri: str):
+    driver = simulation.driver(height=0.3)
     write = driver.write
 
     def tip_over(commands):
@@ -556,7 +563,7 @@ def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Simulation, uri
 
     driver.write = tip_over  # type: ignore[method-assign]
     with pytest.raises(LinkError, match="crashed: recover it"):
-        run(policy, driver, steps=500)
+        simulation.fly(policy, driver, steps=3000)
     assert simulation.vehicles[0].firmware.ratios == (0.0, 0.0, 0.0, 0.0)
 
 
@@ -568,6 +575,22 @@ def test_nobody_there():
         with pytest.raises(LinkError, match="the connection stalled within 1.5 s"), driver:
             pass
         assert time.monotonic() - began < 8.0
+
+
+def test_who_answers_late_gets_longer_at_each_attempt(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0.0
+            return self.is_set()
+
+    monkeypatch.setattr("cflib.crazyflie.Crazyflie", MagicMock)
+    link = Link("udp://127.0.0.1:1", {}, 10, clock=lambda: now[0])
+    monkeypatch.setattr("deploy.crazyflie.link.threading", SimpleNamespace(Event=Event, Thread=threading.Thread))
+    with pytest.raises(LinkError, match="the connection stalled within 20 s"):
+        link.open(20.0)
+    assert link.attempts == 8  # of 0.5, 0.75, 1.1, 1.7, 2.5, 3.8, 5 s, and what was left; 37 of 0.5 s each
 
 
 def test_refusals(policy: PolicyFile):

@@ -12,12 +12,10 @@ from deploy import PolicyFile
 from deploy.drivers import Reading
 from deploy.drivers.mavlink import PARTS, WHOLE, Mavlink, Settings
 from deploy.guard import PASS, REASONS, Guard
-from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import MavlinkError
-from deploy.safety.envelope import Envelope
 from tests.deploy.held_up import HeldUp, check_catching_up
-from tests.deploy.mavlink.bench import driver_for, flown_again, served
+from tests.deploy.mavlink.bench import driver_for, flown_again, fly, served
 
 PERIOD, BOOTED = 0.01, 1234.5  # s; for how long the vehicle has been on at the beginning
 
@@ -165,7 +163,7 @@ def test_a_link_that_fills_up_ends_the_policys_flight_and_it_lands(policy: Polic
     """Up to 0.4 s. Nothing is lost, and there is no silence in which the signals would be missed."""
     with served() as simulation:
         driver = driver_for(simulation, policy)
-        held, silences = HeldUp(simulation.port.send, 0.4), list[float]()
+        held, silences = HeldUp(simulation.port.send, 0.4, simulation.clock), list[float]()
         simulation.port.send = held  # type: ignore[method-assign]
         read = driver.read
 
@@ -177,8 +175,7 @@ def test_a_link_that_fills_up_ends_the_policys_flight_and_it_lands(policy: Polic
             return reading
 
         driver.read = watched  # type: ignore[method-assign]
-        rules = Envelope(missed_in_a_row=None, missed_of_100=None, longest_pause=None)
-        record = run(policy, driver, Guard(policy.inputs, policy.outputs, rules), steps=3000)
+        record = fly(policy, driver, steps=3000)
         assert REASONS[record.stopped[0]] == "stale signal"
         assert np.median(silences) < 0.06  # by arrival they are fresh
         assert driver.report()[-3:] == ["held for 2 s by the guard", "landed by the guard", "landed, motors off"]

@@ -1,7 +1,6 @@
 """driver=mavlink against the simulated vehicle, over UDP: flights, faults, pilots, refusals."""
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from deploy.mavlink.link import Link, MavlinkError
 from deploy.safety.envelope import LAST, Envelope
 from deploy.safety.heard import Received
 from sim.spec import Signal
-from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
+from tests.deploy.mavlink.bench import driver_for, flown_again, fly, free_port, served, settles
+from tests.deploy.simulated_clock import PATIENT
 
 pytestmark = [pytest.mark.timed, pytest.mark.waits]
-
-PATIENT = {"missed_in_a_row": None, "missed_of_100": None, "longest_pause": None}  # with a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +35,8 @@ def after(driver: Mavlink, seconds: float, what) -> None:
     def spy(commands):
         write(commands)
         if driver._handed_over and math.isinf(due[0]):
-            due[0] = time.monotonic() + seconds
-        if time.monotonic() > due[0] and not spy.done:
+            due[0] = driver.link.clock() + seconds
+        if driver.link.clock() > due[0] and not spy.done:
             spy.done = True
             what()
 
@@ -51,7 +49,7 @@ def after(driver: Mavlink, seconds: float, what) -> None:
 def test_the_shipped_policy_holds_its_place_and_lands(policy: PolicyFile, settings):
     with served(**settings) as simulation:
         driver = driver_for(simulation, policy)
-        record = run(policy, driver, Guard(policy.inputs, policy.outputs, Envelope(**PATIENT)), steps=700)
+        record = fly(policy, driver, steps=700)
         assert record.steps == 700 and not record.stopped.any()
         name, error, *_ = driver.report()[0].split()
         assert name == "position_error" and float(error) < 0.1
@@ -74,15 +72,16 @@ def test_body_rates_and_velocities_are_carried(policy: PolicyFile):
     with served(heading=90.0) as simulation:
         driver = driver_for(simulation, upwards)
         with driver:
-            end = time.monotonic() + 20.0
-            while not driver._handed_over and time.monotonic() < end:
+            clock = simulation.clock
+            end = clock() + 20.0
+            while not driver._handed_over and clock() < end:
                 driver.read()
                 driver.write({"velocity": np.full((1, 3), 0.1)})
-                time.sleep(0.02)
+                clock.sleep(0.02)
             for _ in range(100):
                 driver.read()
                 driver.write({"velocity": np.array([[0.8, 0.0, 0.2]])})
-                time.sleep(0.02)
+                clock.sleep(0.02)
             velocity = simulation.autopilot.state.velocity  # north, west, up; its nose points east
             assert velocity[1] == pytest.approx(-0.8, abs=0.15) and abs(velocity[0]) < 0.15
             assert velocity[2] == pytest.approx(0.2, abs=0.1)
@@ -102,7 +101,7 @@ def fenced(policy: PolicyFile, **rules: Any) -> Guard:
 def test_the_guard_hands_it_back_and_it_lands_whatever_is_safe(policy: PolicyFile, safe):
     with served() as simulation:
         driver = driver_for(simulation, policy)
-        record = run(policy, driver, fenced(policy, safe=safe), steps=3000)
+        record = fly(policy, driver, fenced(policy, safe=safe), steps=3000)
         assert REASONS[record.stopped[0]] == "geofence" and driver.done and record.steps < 3000
         assert driver.report()[-3:] == ["held for 2 s by the guard", "landed by the guard", "landed, motors off"]
         assert not simulation.autopilot.armed
@@ -123,7 +122,7 @@ def test_a_request_to_hold_that_gets_lost_is_made_again(policy: PolicyFile):
 
         pilot.receive = deaf
         pilot.change = lambda mode: (modes.append((mode, pilot.now)), change(mode))
-        run(policy, driver_for(simulation, policy), fenced(policy), steps=3000)
+        fly(policy, driver_for(simulation, policy), fenced(policy), steps=3000)
         assert len(lost) == 3 and [mode for mode, _ in modes[:2]] == [px4.OFFBOARD, px4.HOLD]
         assert modes[1][1] - lost[0] < 0.9  # before its own failsafe, of 1 s
         assert pilot.setpoint[0] <= lost[0] + 0.05  # nothing of the policy's once it was stopped
@@ -152,7 +151,7 @@ def test_a_vehicle_that_refuses_to_hold_lands(policy: PolicyFile):
     with served(refuses_hold=True) as simulation:
         driver, modes, change = driver_for(simulation, policy), [], simulation.autopilot.change
         simulation.autopilot.change = lambda mode: (modes.append(mode), change(mode))
-        run(policy, driver, fenced(policy), steps=3000)
+        fly(policy, driver, fenced(policy), steps=3000)
         assert modes == [px4.OFFBOARD, px4.LAND] and not simulation.autopilot.armed
         assert "it does not hold its place: refused for now" in driver.report()
         assert "held for 2 s by the guard" not in driver.report()
@@ -169,7 +168,7 @@ def test_a_frozen_estimate_stops_it(policy: PolicyFile):
 
 def run_failing(policy: PolicyFile, driver: Mavlink) -> str:
     with pytest.raises(MavlinkError) as error:
-        run(policy, driver, steps=2000)
+        fly(policy, driver, steps=2000)
     return str(error.value)
 
 
@@ -224,7 +223,7 @@ def test_a_pilot_who_takes_it_has_it(policy: PolicyFile):
     with served() as simulation:
         driver = driver_for(simulation, policy)
         after(driver, 0.5, lambda: simulation.autopilot.change((3, 0)))
-        run(policy, driver, steps=2000)
+        fly(policy, driver, steps=2000)
         assert "somebody else has it: its mode is position" in driver.report()
         assert simulation.autopilot.mode == (3, 0) and simulation.autopilot.armed  # we did not meddle
         assert simulation.autopilot.state.position[2] > 0.3
@@ -232,9 +231,9 @@ def test_a_pilot_who_takes_it_has_it(policy: PolicyFile):
 
 def test_an_emergency_stop_cuts_the_motors_in_the_air(policy: PolicyFile):
     with served() as simulation:
-        driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs)
+        driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
         after(driver, 0.3, guard.stop)
-        run(policy, driver, guard, steps=1500)
+        fly(policy, driver, guard, steps=1500)
         assert driver.report()[-1] == "emergency stop"
         assert settles(lambda: not simulation.autopilot.armed)
 
@@ -247,7 +246,7 @@ def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lo
 
         def deaf(message):
             if message.get_type() == "COMMAND_LONG" and message.command == px4.ARM and message.param2 == px4.FORCE:
-                asked.append(time.monotonic())
+                asked.append(simulation.clock())
             if len(asked) in (0, lost + 1):
                 receive(message)
 
@@ -257,7 +256,7 @@ def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lo
 
         simulation.autopilot.receive = deaf
         after(driver, 0.3, stop)
-        run(policy, driver, guard, steps=1500)
+        fly(policy, driver, guard, steps=1500)
         if lost == 6:
             assert driver.report()[-1] == "emergency stop" and not simulation.autopilot.armed
         else:

@@ -152,8 +152,8 @@ def test_a_writer_that_hangs_does_not_hold_up_the_end(policy, tmp_path, real_tim
     driver.real_time = False
     run(policy, driver, guard, 800, log=recorder)
     began = time.monotonic()
-    assert "killed" in recorder.close(patience=0.5 if real_time else 0.05)
-    assert time.monotonic() - began < 1.5
+    assert "within 0.5 s, and was killed" in recorder.close(patience=0.5 if real_time else 0.05)
+    assert time.monotonic() - began < 10.0
     assert recorder._writer.poll() == -signal.SIGKILL
 
 
@@ -168,7 +168,7 @@ def test_a_writer_that_does_not_start_is_waited_for_in_vain_for_so_long(policy, 
     began = time.monotonic()
     with pytest.raises(FlightLogError, match=r"has not opened it within 0\.3 s"):
         Recorder(str(fifo), policy, driver, guard, "onnxruntime", start=0.3)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10.0
 
 
 @pytest.mark.parametrize("clock", [2_208_988_800.0, -86_400.0, 1e10], ids=["2040", "1969", "2286"])

@@ -221,7 +221,7 @@ def test_a_killed_simulator_then_a_killed_supervisor():
         lab.processes["robot"].wait()
         lab.until(lambda: not lab.armed(), "disarmed")
         lab.until(lab.inactive, "the policy gives up")
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 15.0
         lab.start("robot", silence_s=1.0, hold_s=0.3)
         lab.until(lambda: lab.heard["odometry"][0] > began + 1.0 and lab.position()[2] < 0.01, "another robot")
         lab.hover()
@@ -255,5 +255,5 @@ def test_a_robot_without_a_flight_controller_is_landed_before_the_node_steps_bac
         began, process = time.monotonic(), lab.processes["policy"]
         process.send_signal(signal.SIGTERM)
         lab.landed_within(12.0, began)
-        assert process.wait(10.0) == 0
+        assert process.wait(60.0) == 0
         assert not alone

@@ -176,9 +176,9 @@ except KeyboardInterrupt:
         assert process.stdout.readline() == "ready\n"
         began = time.monotonic()
         process.send_signal(number)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=50)
         assert out == "ended\n"
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 30.0  # of 60
 
 
 @pytest.mark.parametrize("slow", ["step", "read"])

@@ -4,6 +4,8 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -178,7 +180,7 @@ def test_a_learner_that_is_lost_while_it_is_saved(tmp_path, monkeypatch, capfd, 
     monkeypatch.setattr(TorchPath, "state_dict", lost)
     said = "learner 1 of 2 is gone; there is no earlier checkpoint"
     if moment == "at the end":  # of what was learned nothing is lost
-        assert trained(folder)
+        assert trained(folder, "checkpoint_s=1000")
         assert said in capfd.readouterr().err
         return
     with pytest.raises(RunError, match=said):
@@ -338,6 +340,31 @@ def test_the_first_one_listens_where_the_others_are_alone():
     with joined(meeting, lambda: None):
         assert group._store(meeting._replace(rank=1)).get("here/0") == b"1"  # another one, who finds it
         assert addresses(listening(os.getpid()) - before) == {"0100007F"}
+
+
+OTHER = """
+import sys
+from policies.learning.parallel.group import Meeting, joined
+with joined(Meeting(1, 2, file=sys.argv[1]), lambda: None) as other:
+    assert other.told() == 7
+"""
+
+
+def test_after_a_start_that_failed_the_next_learners_find_each_other(tmp_path, monkeypatch):
+    """Torch counts the starts of the first one; the others are new each time."""
+    gone, there = (Meeting(0, 2, file=str(tmp_path / name)) for name in ("gone", "there"))
+    torch.distributed.FileStore(gone.file, 2).set("here/1", "1")  # of another, which comes no further
+    monkeypatch.setattr(group, "PATIENCE", 0.2)
+    with pytest.raises(LostLearnerError), joined(gone, lambda: None):
+        raise AssertionError("it began")
+    monkeypatch.setattr(group, "PATIENCE", 60.0)
+    with subprocess.Popen([sys.executable, "-c", OTHER, there.file]) as other:
+        try:
+            with joined(there, lambda: None) as first:
+                assert first.told(7) == 7
+            assert other.wait(60.0) == 0
+        finally:
+            other.kill()
 
 
 @pytest.mark.parametrize("said", ["", "mine0"])

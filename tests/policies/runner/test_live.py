@@ -73,7 +73,7 @@ def test_who_does_not_read_holds_nobody_up(tmp_path, monkeypatch):
         began = time.monotonic()
         look._last = -live.EVERY
         look.tell(algorithm)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 30.0
     assert look._process is None
 
 
