@@ -30,7 +30,7 @@ def test_a_vehicle_that_is_landing_by_itself_is_not_dropped():
             while not ended.wait(0.01):
                 speeds.append(firmware.sensed.velocity[2])
 
-        driver = Crazyflie(100.0, Settings(uri=link.uri, height=HEIGHT, connect_s=30.0))
+        driver = simulation.driver(uri=link.uri, height=HEIGHT)
         write = driver.write
 
         def then_lost(commands):
@@ -43,7 +43,7 @@ def test_a_vehicle_that_is_landing_by_itself_is_not_dropped():
         watching.start()
         try:
             with pytest.raises(LinkError, match="the link is lost"):
-                run(policy, driver, steps=3000)
+                simulation.fly(policy, driver, steps=3000)
             assert any("left to its own watchdogs" in note for note in driver.report())
             assert firmware.sensed.position[2] > 0.5, "it was in the air when we left it"
             end = time.monotonic() + 10.0

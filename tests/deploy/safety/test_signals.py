@@ -16,6 +16,18 @@ from tests.deploy.safety.test_end_of_flight import AT, driver, fly, policy
 __all__ = ["driver", "policy"]  # fixtures
 
 
+@pytest.fixture(autouse=True)
+def heeded():
+    """Whoever runs these tests in the background may have them ignore some: then `as_ctrl_c` would, too."""
+    before = {number: signal.getsignal(number) for number in (*ENDS, *ASKS)}
+    for number, known in before.items():
+        if known == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, known in before.items():
+        signal.signal(number, known)
+
+
 def sent(*numbers):
     """These signals, one after the other, from the control thread."""
 
