@@ -95,9 +95,23 @@ class ArmWords(ArmPickPlace):
         },
         "vla_rl": {
             "default": {
+                "algorithm.clone.episodes": 400,
+                "algorithm.clone.corruption": 0.3,
+                "algorithm.clone.updates": 3000,
                 "algorithm.clone.network.offsets": 8,
                 "algorithm.clone.network.encoder_layers": 4,
                 "algorithm.clone.network.looks": False,
+                "algorithm.iterations": 16,
+                "algorithm.episodes": 72,
+                "algorithm.num_envs": 24,
+                "algorithm.blur": [1.0],
+                "algorithm.critic_alone": 1,
+                "algorithm.critic_passes": 20,
+                "algorithm.epochs": 4,
+                "algorithm.learning_rate": 2e-4,
+                "algorithm.target_kl": 0.06,
+                "algorithm.anchor": 0.01,
+                "algorithm.ema_decay": 0.95,
             }
         },
     }
