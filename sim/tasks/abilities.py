@@ -136,8 +136,8 @@ class HasWords(Task, Protocol):
     def encoder(self) -> Path:
         """The folder of the sentence encoder."""
 
-    def asked(self, episode: int) -> int:
-        """Which of these things there is to do in the episode of that number."""
+    def asked(self, episode: int, seed: int) -> int:
+        """Which of these things there is to do in the episode of that number, in worlds of that seed."""
 
 
 @runtime_checkable

@@ -71,7 +71,7 @@ class ToyWords:
     def words(self):
         return tokeniser(self.encoder)
 
-    def asked(self, episode):
+    def asked(self, episode, seed):
         return episode % len(SAID)
 
     def open(self, num, seed):
@@ -112,8 +112,8 @@ class Table:
         for row, episode in zip(rows, episodes, strict=True):
             rng = np.random.default_rng([self.seed, episode])
             self.position[row] = rng.uniform(-0.3, 0.3, 2)
-            self.goal[row] = CORNERS[self.task.asked(episode)]
-            sentence = SAID[self.task.asked(episode)].draw(rng)
+            self.goal[row] = CORNERS[self.task.asked(episode, self.seed)]
+            sentence = SAID[self.task.asked(episode, self.seed)].draw(rng)
             self.said[row] = self.task.words.encode([sentence])[0][0]
             self.resting[row] = False
             self.drawn.append(episode)
@@ -158,7 +158,7 @@ class Squares(Table):
         for row, episode in zip(rows, episodes, strict=True):
             off = np.random.default_rng([self.seed, episode, 1]).uniform(-0.25, 0.25, CORNERS.shape)
             self.squares[row, :, :2] = CORNERS + off
-            self.goal[row] = self.squares[row, self.task.asked(episode), :2]
+            self.goal[row] = self.squares[row, self.task.asked(episode, self.seed), :2]
 
     def truth(self):
         goal = np.pad(self.goal, ((0, 0), (0, 1)))

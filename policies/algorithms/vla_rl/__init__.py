@@ -135,7 +135,7 @@ class VlaRl(Stateful):
         self.potential = Progress(self.insight.size, self.generator)
         judged = self.insight.size + len(task.instructions) + 1
         self.critic = Critic(judged, config.critic_hidden, config.critic_learning_rate, self.generator)
-        self.curriculum = Curriculum(task, even=not config.curriculum)
+        self.curriculum = Curriculum(task, stream(seed, SPEAKING), even=not config.curriculum)
         self.localisation = Localisation(task, self.insight, self.improvement, config, self.generator)
         said = [instructions.learned for instructions in task.instructions]
         self.sentences = Sentences.of(self.cloning.encoder, said, self.cloning.told.shape[0])

@@ -18,9 +18,9 @@ class Curriculum(Stateful):
 
     state_values = ("success", "following", "iterations")
 
-    def __init__(self, task: HasWords, even: bool) -> None:
-        """`even`: every thing as often."""
-        self.task, self.even = task, even
+    def __init__(self, task: HasWords, seed: int, even: bool) -> None:
+        """In worlds of that seed; `even`: every thing as often."""
+        self.task, self.seed, self.even = task, seed, even
         things = len(task.instructions)
         self.success = np.full(things, 0.5)  # of each thing, lately
         self.following = np.zeros(things, np.int64)  # the first episode that was not drawn yet
@@ -46,7 +46,7 @@ class Curriculum(Stateful):
         for thing in np.argsort(self.success, kind="stable"):
             for _ in range(counts[thing]):
                 number = int(self.following[thing])
-                while self.task.asked(number) != thing:
+                while self.task.asked(number, self.seed) != thing:
                     number += 1
                 self.following[thing] = number + 1
                 drawn.append((number, int(thing)))

@@ -95,9 +95,23 @@ class ArmWords(ArmPickPlace):
         },
         "vla_rl": {
             "default": {
+                "algorithm.clone.episodes": 400,
+                "algorithm.clone.corruption": 0.3,
+                "algorithm.clone.updates": 3000,
                 "algorithm.clone.network.offsets": 8,
                 "algorithm.clone.network.encoder_layers": 4,
                 "algorithm.clone.network.looks": False,
+                "algorithm.iterations": 16,
+                "algorithm.episodes": 72,
+                "algorithm.num_envs": 24,
+                "algorithm.blur": [1.0],
+                "algorithm.critic_alone": 1,
+                "algorithm.critic_passes": 20,
+                "algorithm.epochs": 4,
+                "algorithm.learning_rate": 2e-4,
+                "algorithm.target_kl": 0.06,
+                "algorithm.anchor": 0.01,
+                "algorithm.ema_decay": 0.95,
             }
         },
     }
@@ -116,8 +130,8 @@ class ArmWords(ArmPickPlace):
         self._reference = np.array([config.colours.index(thing.reference) for thing in self.things])
         self._beside = np.array([(*PLACES[thing.relation], 0.0) for thing in self.things])
         unseen = config.combinations == "held_out"
-        self.asked = tuple(k for k, thing in enumerate(self.things) if thing.unseen == unseen)  # by their numbers
-        self.instructions: tuple[Instructions, ...] = tuple(instructions(self.things[k]) for k in self.asked)
+        self.possible = tuple(k for k, thing in enumerate(self.things) if thing.unseen == unseen)  # by their numbers
+        self.instructions: tuple[Instructions, ...] = tuple(instructions(self.things[k]) for k in self.possible)
         known = len(self.words.vocabulary) if config.encoder or installed() else KNOWN
         told = Signal("instruction", (MOST,), "1", "", 0.0, known - 1.0, max_age=3600.0, dtype="int64")
         true: Group = (
@@ -169,6 +183,15 @@ class ArmWords(ArmPickPlace):
         off = np.linalg.norm(places[:, :, None] - cubes, axis=3)  # (n, 4, n) from each cube
         return bool(off[~np.eye(len(cubes), dtype=bool)[:, None].repeat(4, 1)].min() > FREE)
 
+    def said(self, episode: int, seed: int) -> tuple[int, np.random.Generator]:
+        """Which of `instructions` is wanted in the episode of that number, and what its sentence is drawn from."""
+        rng = np.random.default_rng([seed, episode, SAID])
+        return int(rng.choice(len(self.instructions))), rng
+
+    def asked(self, episode: int, seed: int) -> int:
+        """See `sim.tasks.abilities.HasWords`."""
+        return self.said(episode, seed)[0]
+
     def others(self, wanted: int) -> list[int]:
         """What else may be asked for, in a combination that learning sees; nothing that this one brings about."""
         thing = self.things[wanted]
@@ -214,8 +237,8 @@ class ToldTables(Scenes):
         super().reset(rows, episodes)
         task = self.task
         for row, episode in zip(rows, episodes, strict=True):
-            rng = np.random.default_rng([self.seed, episode, SAID])
-            wanted = meant = int(rng.choice(task.asked))
+            asked, rng = task.said(episode, self.seed)
+            wanted = meant = task.possible[asked]
             if task.config.sentences == "wrong":
                 meant = int(rng.choice(task.others(wanted)))
             said = instructions(task.things[meant])

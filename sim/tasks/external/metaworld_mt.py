@@ -26,8 +26,8 @@ class MetaWorldMany(MetaWorld):
         self.members: list[MetaWorld] = [task(name)(self.config) for name in names(self.collection)]
         self.policy = (*signals(2), Signal("task", (len(self.members),), "1", "", 0.0, 1.0))  # 1 for the one it is
 
-    def asked(self, episode: int) -> int:
-        """Which of the tasks the episode of that number is."""
+    def asked(self, episode: int, seed: int) -> int:
+        """Which of the tasks the episode of that number is: whatever the seed, they take turns."""
         return episode % len(self.members)
 
     def open(self, num: int, seed: int) -> Env:
@@ -56,7 +56,7 @@ class ManyScenes:
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         self.rest(rows)
         for row, episode in zip(rows, episodes, strict=True):
-            number = self.chosen[row] = self.task.asked(episode)
+            number = self.chosen[row] = self.task.asked(episode, self.seed)
             idle = self._idle[number]
             env = self.envs[row] = idle.pop() if idle else self.task.members[number].open(1, self.seed)
             with world_of(self.task.name, row):

@@ -8,11 +8,13 @@ import torch
 
 from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig, stages
+from policies.algorithms.vla_rl import VlaRl, VlaRlConfig
 from policies.learning.vla.looking import TinyConfig
 from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint
 from sim.tasks import make
 from sim.tasks.abilities import referents_of
+from sim.tasks.arm.words import ToldTables
 from tests.policies.language.spoken_words import encoder
 from tests.policies.resumed import same
 
@@ -174,6 +176,28 @@ def test_demonstrations_that_do_not_tell_it_are_named(task, monkeypatch):
     monkeypatch.setattr(made, "_demonstrations", lambda: ([episodes[0], robots], shown))
     with pytest.raises(LearningError, match="demonstration 1 does not tell goal_position.*network.offsets=0"):
         next(made.learn())
+
+
+def test_what_practice_asks_for_is_what_the_table_wants(task, monkeypatch):
+    two = make("arm_words", cameras=[], colours=["red", "green"], encoder=str(task.encoder))
+    clone = dataclasses.replace(cloning(two, offsets=4).config, updates=1, grounding=1)
+    config = VlaRlConfig(clone=clone, iterations=1, episodes=6, num_envs=6, critic_alone=0, critic_hidden=[8])
+    made, begun = VlaRl(two, config, 0), []
+    reset = ToldTables.reset
+
+    def spied(env, rows, episodes):
+        reset(env, rows, episodes)
+        begun.extend(zip(episodes, env.wanted[[*rows]], strict=True))
+
+    draw, drawn = made.curriculum.draw, []
+    monkeypatch.setattr(made.curriculum, "draw", lambda total: drawn.extend(draw(total)) or drawn)
+    made._prepare()  # its demonstrations are of another stream
+    monkeypatch.setattr(ToldTables, "reset", spied)
+    made.cloning.done = clone.updates
+    (told,) = made.learn()
+    assert told["env_steps"] >= 6 and told["disagreement"] < 1e-4
+    assert begun == [(number, two.possible[thing]) for number, thing in drawn]
+    assert sorted(thing for _, thing in drawn) == [*range(len(two.instructions))]
 
 
 def test_bad_settings_are_named():

@@ -214,10 +214,10 @@ def test_everything_that_is_asked_for_counts_as_much():
 
 
 def test_what_is_settled_is_practised_seldom(task):
-    curriculum = Curriculum(task, even=False)
+    curriculum = Curriculum(task, 0, even=False)
     assert curriculum.counts(20).tolist() == [10, 10]
     drawn = curriculum.draw(8)
-    assert [task.asked(number) for number, _ in drawn] == [thing for _, thing in drawn]
+    assert [task.asked(number, 0) for number, _ in drawn] == [thing for _, thing in drawn]
     things = np.array([thing for _, thing in drawn])
     rates = curriculum.learn(things, (things == 0) | (np.arange(8) % 2 == 0))
     assert rates[0] == 1.0 and curriculum.counts(24).tolist() == [4, 20]
@@ -226,7 +226,7 @@ def test_what_is_settled_is_practised_seldom(task):
     assert [thing for _, thing in again] == sorted([thing for _, thing in again], reverse=True)  # the worst first
     curriculum.learn(np.array([0, 1]), np.array([False, True]))
     assert curriculum.success[0] == pytest.approx(0.7)
-    assert Curriculum(task, even=True).counts(3).sum() == 3
+    assert Curriculum(task, 0, even=True).counts(3).sum() == 3
 
 
 def test_progress_is_that_of_demonstrations(task):

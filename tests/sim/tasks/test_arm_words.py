@@ -199,6 +199,8 @@ def test_a_sentence_is_one_of_those_that_ask_for_what_is_wanted(folder, sentence
     assert wanted == meant and len({*wanted}) > 5
     assert all(sentence in asked[" ".join(thing)] for sentence, thing in zip(said, wanted, strict=True))
     assert all(thing.unseen == (combinations == "held_out") for thing in wanted)
+    known = [task.instructions[task.asked(number, 0)].task for number in range(60)]  # without a scene
+    assert known == [" ".join(thing) for thing in wanted]
 
 
 @pytest.mark.parametrize("combinations", ["learned", "held_out"])

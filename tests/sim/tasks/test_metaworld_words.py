@@ -137,7 +137,7 @@ def test_who_sees_no_pictures_has_none_drawn(folder, monkeypatch):
     monkeypatch.setattr(env, "_look", None)  # nobody may call it
     assert {*env.observe()} == {s.name for s in (*task.policy, *task.privileged) if not s.is_picture}
     assert any(s.is_picture for s in task.policy)
-    assert [task.asked(k) for k in range(4)] == [0, 1, 0, 1]
+    assert [task.asked(k, 0) for k in range(4)] == [0, 1, 0, 1]
     env.close()
 
 
