@@ -127,9 +127,9 @@ def test_who_began_alone_does_not_look_at_others_yet() -> None:
 
 
 def test_alone_it_learns_to_stay_at_its_place() -> None:
-    """In 200 updates: seconds. The swarm, which is as it was, is not asked."""
+    """In half of the updates that the recipe has: seconds."""
     task = make("quad_swarm", vehicles=4)
-    config = ApgConfig(path="fused", hidden=[16, 16], num_envs=32, updates=200)
+    config = ApgConfig(path="fused", hidden=[48, 32], num_envs=32, updates=300)
     learned = [m["success"] for m in Fused(task.alone(), config, 0).learn() if "success" in m]
     assert learned[-1] > 0.9
 
