@@ -139,7 +139,8 @@ def test_some_begin_while_others_hold() -> None:
     world = make("quad_swarm", vehicles=4, radius=0.5).rehearsal(16, 0, 4)
     begun = []
     for _ in range(8):
-        world.age += 4
+        for _ in range(4):
+            world.step({"motor_command": np.tile(world.still, (16, 1))})
         begun.append(world.go_on(16)[1].reshape(-1, 4).all(axis=1).tolist())
     assert [[k for k, over in enumerate(row) if over] for row in begun] == [[3], [2], [1], [0]] * 2
 
