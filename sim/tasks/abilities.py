@@ -97,6 +97,14 @@ class HasRehearsal(OwnWorld, Protocol):
         """So many rows, so many control steps in a window, with their first episodes begun."""
 
 
+@runtime_checkable
+class HasAlone(HasRehearsal, Protocol):
+    """A task of several robots, each of which can first be learned with nobody else: by its engine's adjoint."""
+
+    def alone(self) -> EngineTask:
+        """One robot of it. Its features are the task's first ones: as many numbers, which mean the same."""
+
+
 Differentiable = EngineTask | HasRehearsal  # by its engine's adjoint, if that has one, or by its world's
 
 
@@ -245,6 +253,13 @@ def joints_of(task: Task) -> HasJoints | None:
 def rehearsable(task: Task) -> HasRehearsal | None:
     """The task, if its own world can be differentiated."""
     return task if isinstance(task, HasRehearsal) else None
+
+
+def alone_of(task: Task) -> EngineTask:
+    """One robot of the task with nobody else; ValueError where that is not known."""
+    if not isinstance(task, HasAlone):
+        raise ValueError(f"algorithm.solo: {task.name} does not say what one of its robots is alone; set it to 0")
+    return task.alone()
 
 
 def baseline_of(task: Task, name: str) -> Play:

@@ -58,6 +58,7 @@ class ApgConfig:
     adjoint_clip: float = 200.0  # norm of one vehicle's state adjoint, times vehicles and steps
     critic: bool = False  # torch path: value of the window's last state, from privileged signals
     gamma: float = 0.99  # of the critic
+    solo: int = 0  # fused, in worlds of tasks' own: updates before, in which a robot learns with nobody else
     ahead: int = 0  # in worlds of tasks' own: control steps at a window's end that are looked at, but not learned
 
     def __post_init__(self) -> None:
@@ -71,6 +72,8 @@ class ApgConfig:
             raise ValueError("algorithm.updates, window, num_envs and episode_windows must be at least 1")
         if self.num_envs % LANES:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
+        if self.solo < 0:
+            raise ValueError(f"algorithm.solo must be 0 or more updates, got {self.solo}")
         if self.final_learning_rate == 0.0:
             raise ValueError("algorithm.final_learning_rate is reached exponentially: it must be positive, got 0")
 
@@ -226,7 +229,10 @@ class Apg:
 
     def __init__(self, task: Any, config: ApgConfig, seed: int, device: str = "cpu") -> None:
         self.task = task
-        if own := rehearsable(task):
+        own = rehearsable(task)
+        if config.solo and (own is None or config.path != "fused"):
+            raise ValueError("algorithm.solo needs algorithm.path=fused and a task with its own world; set it to 0")
+        if own is not None:
             if device != "cpu" or config.critic:
                 raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic")
             if config.path == "fused":

@@ -29,6 +29,7 @@ from sim.tasks.swarm.recipes import APG, PPO
 from sim.terms import Feature, Mirror
 
 if TYPE_CHECKING:
+    from sim.tasks.swarm.alone import Alone
     from sim.tasks.swarm.rehearsal import Rehearsal
     from sim.tasks.swarm.world import Swarm
 
@@ -163,6 +164,12 @@ class QuadSwarm:
         from sim.tasks.swarm.rehearsal import Rehearsal
 
         return Rehearsal(self, num, seed, steps)
+
+    def alone(self) -> Alone:
+        """One vehicle with nobody else, which is told what a policy of the swarm is told first."""
+        from sim.tasks.swarm.alone import Alone
+
+        return Alone(self, LOST_DISTANCE, LOST_RATE)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """`arrived`: whether each was at its target when it was over; `touched` another one, or `lost` (on the floor,

@@ -61,6 +61,8 @@ class Rehearsal(Swarm):
             where["neighbours_velocity"],
         )
         self._time, self._next = 0, num // task.agents  # control steps in this window; the next episode's number
+        # By which share the first episodes are shorter, so that at any time some begin, some cross and some hold.
+        self._early = np.repeat(np.arange(self._next) / self._next, task.agents)
         self.reset(range(num), np.repeat(range(self._next), task.agents).tolist())
         self._begin()
 
@@ -137,7 +139,9 @@ class Rehearsal(Swarm):
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
         """The next window. Where somebody is lost, or all have flown for so many steps, another episode begins."""
         lost = ~self._flies[-1] | ~np.isfinite(from_lanes(self.flight.state, self.num)).all(axis=1)
-        over = np.repeat((lost | (self.age >= longest)).reshape(-1, self.each).any(axis=1), self.each)
+        ends = lost | (self.age >= longest * (1.0 - self._early))
+        over = np.repeat(ends.reshape(-1, self.each).any(axis=1), self.each)
+        self._early[over] = 0.0
         rows = np.flatnonzero(over)
         count = len(rows) // self.each
         self.reset(rows.tolist(), np.repeat(range(self._next, self._next + count), self.each).tolist())
@@ -147,9 +151,10 @@ class Rehearsal(Swarm):
 
     def state_dict(self) -> dict[str, Array | int]:
         """Between two windows."""
-        return {**super().state_dict(), "next": self._next}
+        return {**super().state_dict(), "next": self._next, "early": self._early.copy()}
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
         super().load_state_dict(state)
         self._next = int(state["next"])
+        self._early[:] = state["early"]
         self._begin()

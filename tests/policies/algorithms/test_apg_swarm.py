@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from deploy import PolicyFile
-from policies.algorithms.apg import MEASURED, Apg, ApgConfig, windows
+from policies.algorithms.apg import MEASURED, Apg, ApgConfig, Fused, windows
 from policies.algorithms.apg.fused_worlds import FusedWorlds
 from policies.algorithms.apg.worlds import Worlds
 from policies.evaluate import evaluate
 from policies.models.export import export
 from policies.runner import checkpoint
 from sim.env import make_env
+from sim.spec import slices
 from sim.tasks import make
 
 NEAR = np.array(
@@ -105,6 +106,45 @@ def test_it_goes_on_exactly(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole.weights, again.weights)
 
 
+def test_who_began_alone_does_not_look_at_others_yet() -> None:
+    """It acts as it did alone, wherever others are."""
+    swarm = start("fused", vary=True, network="gru", hidden=[16, 8], solo=2)
+    alone = Fused(swarm.task.alone(), ApgConfig(network="gru", hidden=[16, 8], num_envs=32, window=16), 0)
+    before, seen = swarm.weights.copy(), swarm.sensed().copy()
+    swarm._begin_alone(swarm.task.alone())
+    assert (swarm.weights != before).mean() > 0.5
+    network, rng = swarm.network(), np.random.default_rng(0)
+    names = {f.signal for f in swarm.task.features[len(swarm.task.alone().features) :]}
+    assert names == {"neighbours", "neighbours_velocity"}
+    values = {k: np.repeat(seen[:, at, 0], 2, axis=0) for k, at in slices(swarm.task.policy).items()}
+    values |= {name: rng.normal(size=values[name].shape).astype(np.float32) for name in names}
+    features = np.concatenate([f.evaluate(values) for f in swarm.task.features], axis=1)
+    action, _ = network.forward(features, network.initial_state(len(features)))
+    np.testing.assert_array_equal(action[0], action[1])
+    assert alone.layout.features == 18
+    for own, shared in zip(swarm.task.alone().features, swarm.task.features, strict=False):
+        assert (own.signal, own.scale, own.squash) == (shared.signal, shared.scale, shared.squash)
+
+
+def test_alone_it_learns_to_stay_at_its_place() -> None:
+    """In half of the updates that the recipe has: seconds."""
+    task = make("quad_swarm", vehicles=4)
+    config = ApgConfig(path="fused", hidden=[48, 32], num_envs=32, updates=300)
+    learned = [m["success"] for m in Fused(task.alone(), config, 0).learn() if "success" in m]
+    assert learned[-1] > 0.9
+
+
+def test_some_begin_while_others_hold() -> None:
+    """Airspaces begin their second episodes one after the other, and then each as often."""
+    world = make("quad_swarm", vehicles=4, radius=0.5).rehearsal(16, 0, 4)
+    begun = []
+    for _ in range(8):
+        for _ in range(4):
+            world.step({"motor_command": np.tile(world.still, (16, 1))})
+        begun.append(world.go_on(16)[1].reshape(-1, 4).all(axis=1).tolist())
+    assert [[k for k, over in enumerate(row) if over] for row in begun] == [[3], [2], [1], [0]] * 2
+
+
 def test_its_file_flies_in_any_vehicle_and_in_larger_swarms(tmp_path: Path) -> None:
     task = make("quad_swarm", vehicles=4, episode_s=1.0)
     learner = Apg(task, ApgConfig(path="fused", hidden=[8, 8], num_envs=16, window=8, updates=1), 0)
@@ -143,5 +183,9 @@ def test_what_it_cannot_do_it_says() -> None:
         make("quad_swarm", vehicles=4).rehearsal(8, 0, 8)
     with pytest.raises(ValueError, match="algorithm.path=fused takes mlp or gru"):
         start("fused", network="my_module:Net")
+    with pytest.raises(ValueError, match="algorithm.solo needs algorithm.path=fused"):
+        start("torch", solo=1)
+    with pytest.raises(ValueError, match="algorithm.solo: car_race does not say"):
+        Apg(make("car_race", tracks=2), ApgConfig(path="fused", num_envs=16, solo=1), 0)
     with pytest.raises(ValueError, match="apg drives one car on each track: with opponent=self there are 3"):
         make("car_race_multi", opponent="self", tracks=2).rehearsal(16, 0, 8)
