@@ -22,7 +22,7 @@ from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
 from sim.tasks.abilities import baselines_of, judged
 from sim.tasks.gates import RATE, VARY, random_pool
-from sim.tasks.gates.references import EVERY, LAST, LEAD, References
+from sim.tasks.gates.references import BEYOND, EVERY, LAST, LEAD, References
 from sim.tasks.gates.world import ASTRAY, BEHIND, BESIDE, WEIGHTS, GateRace
 
 FEW = {"tracks": 4}
@@ -269,7 +269,7 @@ def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_plann
     """The point mass turns its thrust at once; a vehicle takes some tenths of a second."""
     task = make("quad_gate_race", track="split_s", reference=True, plan_steps=6, vary=False)
     track = task.pool(0)[0]
-    made, found = References(task, [track], BEHIND), planned(task, track, BEHIND)
+    made, found = References(task, [track], BEHIND), planned(task, track, BEHIND, beyond=BEYOND)
     made.plan(np.zeros(1, np.int64))
     position, velocity, push, jerk = np.split(made._samples.astype(np.float64), 4, axis=1)
     when = EVERY * np.arange(len(position))
