@@ -18,7 +18,7 @@ from sim.env import NoExpertError, conditions_of, make_env
 from sim.experts.gates import follow, planned
 from sim.rollout import rollout
 from sim.rotations import rotation_matrices
-from sim.scenes.gates import random_gates, write_gates
+from sim.scenes.gates import crossing, random_gates, write_gates
 from sim.tasks import make
 from sim.tasks.abilities import baselines_of, judged
 from sim.tasks.gates import RATE, VARY, random_pool
@@ -263,6 +263,21 @@ def test_fewer_steps_of_the_search_plan_slower_laps():
         assert np.isnan(one.times).all()
         one.plan(np.zeros(3, np.int64))
     assert times[1].times[0] < 0.95 * times[0].times[0]
+
+
+def test_what_is_followed_goes_on_through_more_gates_when_the_race_is_over():
+    """Learners are not told that it ends: where the way did, nobody could tell when to turn and when to fly on."""
+    task = make("quad_gate_race", track="figure_eight", reference=True, plan_steps=0, vary=False)
+    track = task.pool(0)[0]
+    made = References(task, [track], BEHIND)
+    made.plan(np.zeros(1, np.int64))
+    place = made._samples[:, :3].astype(np.float64)
+    before, after = place[:-1, None], place[1:, None]
+    there, here = (np.einsum("ngj,gji->ngi", p - track.centre, track.axes) for p in (before, after))
+    sample, gate = np.nonzero(crossing(there, here, track.size, task.radius))
+    np.testing.assert_array_equal(gate, [*range(8), *range(BEYOND)][: len(gate)])
+    assert len(gate) >= 8 + BEYOND - 1  # the last one is where it ends
+    assert EVERY * sample[7] == pytest.approx(made.times[0], abs=3 * EVERY)
 
 
 def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_planned():
