@@ -173,7 +173,8 @@ def test_starts_on_the_trajectory_are_flown_on_by_the_expert():
     env = make_env(task, 32, 0)
     env.reset(range(32), range(32))
     told, now = env.references.told(env.track, env.nearest), env.truth()
-    assert np.abs(now["position"] - told[:, :3]).max() <= BESIDE + 1e-5
+    beside = np.linalg.norm(now["position"] - told[:, :3], axis=1)  # of the nearest sample
+    assert beside.max() <= np.sqrt(3.0) * BESIDE + 1e-5
     own = np.einsum("nij,nj->ni", now["rotation"].reshape(-1, 3, 3), now["linear_velocity"])
     resting = ~own.any(axis=1)
     assert 0 < resting.sum() < 16 and np.linalg.norm(own, axis=1).max() > 8.0
@@ -288,7 +289,7 @@ def test_what_is_followed_turns_its_thrust_in_time_and_stays_near_what_was_plann
     made.plan(np.zeros(1, np.int64))
     position, velocity, push, jerk = np.split(made._samples.astype(np.float64), 4, axis=1)
     when = EVERY * np.arange(len(position))
-    np.testing.assert_allclose(position, found.at(when)[0], atol=0.12)
+    np.testing.assert_allclose(position[:-1], found.at(when)[0][:-1], atol=0.12)  # the last is behind its end
     np.testing.assert_allclose(np.gradient(position, EVERY, axis=0)[1:-1], velocity[1:-1], atol=0.3)
     np.testing.assert_allclose(np.gradient(velocity, EVERY, axis=0)[LEAD + 1 : -1], push[1 : -LEAD - 1], atol=3.0)
     bends = np.diff(velocity, 2, axis=0) / EVERY**2  # around each sample but the first and the last
