@@ -33,12 +33,13 @@ AHEAD, WEAK = 0.5, 5.0  # m/s^2: a smaller thrust has no direction to turn
 
 
 def planned(
-    task: QuadGateRace, track: GateTrack, behind: float, share: float = SHARE, margin: float = MARGIN
+    task: QuadGateRace, track: GateTrack, behind: float, share: float = SHARE, margin: float = MARGIN, beyond: int = 0
 ) -> Trajectory:
-    """From rest, so far behind the first gate, through the gates of all laps; some seconds of computing."""
+    """From rest, so far behind the first gate, through the gates of all laps, and `beyond` more; some seconds."""
     start = start_of(track, 0, behind)
     steps = task.config.plan_steps
-    return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin, steps=steps)
+    laps = task.config.laps
+    return time_optimal(track, task.robot, task.radius, start, 0, laps, share, margin, steps=steps, beyond=beyond)
 
 
 def check_planned(task: QuadGateRace) -> None:

@@ -207,8 +207,9 @@ def time_optimal(
     margin: float = 0.0,
     limit: float = 50.0,
     steps: int = STEPS,
+    beyond: int = 0,
 ) -> Trajectory:
-    """From rest at `start` (3,) m through all gates `laps` times, beginning with gate `first`.
+    """From rest at `start` (3,) m through all gates `laps` times and `beyond` more, beginning with gate `first`.
 
     A sphere of `radius` m keeps `margin` m from frames where it crosses their planes. The thrust is at most `share` of
     the robot's, the speed at most `limit` m/s. Fewer `steps` of the search are quicker, and what they find is slower.
@@ -216,7 +217,7 @@ def time_optimal(
     """
     check_flyable(track, robot, radius, share, margin)
     most = share * robot.thrust_to_weight * GRAVITY
-    gates = (first + np.arange(laps * len(track.yaw))) % len(track.yaw)
+    gates = (first + np.arange(laps * len(track.yaw) + beyond)) % len(track.yaw)
     paths = _Paths(track, start, gates, 0.5 * track.size[gates] - radius - margin)
 
     def duration(variables: Double) -> Double:

@@ -22,7 +22,10 @@ EVERY, WINDOW = 0.01, 30  # s from one sample to the next; of how many the neare
 # after, most of the nearest (Hann). It leaves the trajectory by 4 cm, at most 10, where that turns.
 BLUR = 20
 LEAD = 6  # samples ahead of the nearest: how long a vehicle takes to turn its thrust
-LAST = 0.3  # s before its end, where the last vehicles begin that begin on it
+LAST = 0.3  # s before the last gate, where the last vehicles begin that begin on it
+# Gates that it passes after the last one. What ends there is flown straight at the end, and learners, who are told
+# of gates ahead and not that the race is over, cannot know when: they learned a mean of both.
+BEYOND = 2
 
 
 class References:
@@ -33,7 +36,7 @@ class References:
 
     def __init__(self, task: QuadGateRace, tracks: Sequence[GateTrack], behind: float) -> None:
         self.task, self.tracks, self.behind = task, tracks, behind
-        self.times = np.full(len(tracks), np.nan)  # s; NaN: not yet planned
+        self.times = np.full(len(tracks), np.nan)  # s, until the last gate; NaN: not yet planned
         for track in tracks:
             check_flyable(track, task.robot, task.radius, SHARE, MARGIN)
         gates = max(len(track.yaw) for track in tracks) * task.config.laps
@@ -46,9 +49,10 @@ class References:
         for k in np.unique(tracks):
             if np.isfinite(self.times[k]):
                 continue
-            found, pace = planned(self.task, self.tracks[k], self.behind), self.task.config.pace
-            self.times[k], self._passes[k, : len(found.gates)] = found.time[-1] / pace, found.time[found.gates] / pace
-            last = min(math.ceil(self.times[k] / EVERY), self.task.episode_steps)
+            found, pace = planned(self.task, self.tracks[k], self.behind, beyond=BEYOND), self.task.config.pace
+            passes = found.time[found.gates[:-BEYOND]] / pace
+            self.times[k], self._passes[k, : len(passes)] = passes[-1], passes
+            last = min(math.ceil(found.time[-1] / pace / EVERY), self.task.episode_steps)
             position, velocity, push = _flown(found, pace, last + 1 + LEAD)
             jerk = np.gradient(push, EVERY, axis=0)
             made = np.concatenate([position[:-LEAD], velocity[:-LEAD], push[LEAD:], jerk[LEAD:]], axis=1)
