@@ -36,7 +36,7 @@ STILL = 0.03  # m of way per control step of a window: who makes less has spun, 
 STEADY, SLIDE = 0.33, 2.0
 PRICES = windows.Prices(*(np.float32(price) for price in (MARGIN, TOUCH, ALONG, ASIDE, STEADY, SLIDE)))
 # To this power is raised where in its range a friction lies (0 to 1): cars that hardly hold are rehearsed more often,
-# since nearly all that touch walls are those. With 1 half of the laps with the lowest tenth of friction ended there.
+# since nearly all that touch walls are those. With 1 more than half of the laps in the lowest twelfth failed.
 SLIPPERY = 1.75
 BEYOND = 6  # control steps for which a wall is paid for behind it
 
