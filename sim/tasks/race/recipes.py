@@ -26,7 +26,7 @@ ROBUST_PPO: dict[str, Any] = {"task.told": True, "algorithm.network": "gru", "al
 APG: dict[str, Any] = {
     "algorithm.network": "mlp",
     "algorithm.hidden": [64, 64],
-    "algorithm.updates": 450,
+    "algorithm.updates": 700,
     "algorithm.num_envs": 128,
     "algorithm.window": 32,
     "algorithm.ahead": 12,

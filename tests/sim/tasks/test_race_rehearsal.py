@@ -8,7 +8,8 @@ import pytest
 from sim.engines.car.rows import COS, SIN, TURNING, VX, VY
 from sim.spec import unpack
 from sim.tasks import make
-from sim.tasks.race.rehearsal import ALONG, ASIDE, BEYOND, SLIDE, STEADY, Rehearsal
+from sim.tasks.race.rehearsal import ALONG, ASIDE, BEYOND, SLIDE, SLIPPERY, STEADY, Rehearsal
+from sim.tasks.race.world import Race
 
 NUM, STEPS = 32, 16
 TRUST = 1e9  # no limit
@@ -209,6 +210,19 @@ def test_whoever_stands_begins_anew() -> None:
     lost, over = world.go_on(10_000)
     assert lost == NUM // 2
     np.testing.assert_array_equal(over, np.arange(NUM) < NUM // 2)
+
+
+def test_cars_that_hardly_hold_are_rehearsed_more_often() -> None:
+    """Of the same episodes only the friction differs, and stays within its range."""
+    world, usual = opened(), Race(make("car_race", tracks=4), NUM, 0)
+    usual.reset(range(NUM), range(NUM))
+    nominal = world.task.driven.parameters()["friction"]
+    found, before = ((cars.read("friction") / nominal - 0.7) / 0.6 for cars in (world.cars, usual.cars))
+    assert before.mean() > 0.4 and found.min() >= -1e-6
+    np.testing.assert_allclose(found, np.clip(before, 0.0, 1.0) ** SLIPPERY, atol=1e-5)
+    np.testing.assert_array_equal(world.cars.read("mass"), usual.cars.read("mass"))
+    alike = opened(vary=False).cars.read("friction")
+    np.testing.assert_allclose(alike, np.broadcast_to(nominal, alike.shape))
 
 
 def test_what_was_told_last_counts_for_the_command_before() -> None:
