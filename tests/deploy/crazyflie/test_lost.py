@@ -9,7 +9,6 @@ import pytest
 from deploy import PolicyFile
 from deploy.crazyflie.link import LinkError
 from deploy.drivers.crazyflie import Crazyflie, Settings
-from deploy.loop import run
 from tests.deploy.crazyflie.bench import Client, served
 from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY, radio
 
