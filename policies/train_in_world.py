@@ -2,18 +2,20 @@
 
 Each round records the newest policy, failures and all, learns the task's world from everything that was recorded
 (`policies.train_world`), and improves the base inside it, without a simulator. Whoever is recorded is measured by that;
-the best is kept. An interrupted command goes on where it was. After World-Env (Xiao et al. 2025, arXiv 2509.24948).
+the best is kept. An interrupted command goes on where it was, with the same settings. After World-Env (Xiao et al.
+2025, arXiv 2509.24948).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ class Config:
     seed: int = field(default=0, metadata={"help": "of everything"})
 
     def __post_init__(self) -> None:
+        if "," in f"{self.demonstrations}{self.out}":
+            raise ValueError("a comma parts folders of data: neither demonstrations nor out may have one in its name")
         if min(self.rounds, self.episodes, self.total_steps) < 1 or min(self.steps, self.linger, self.seed) < 0:
             raise ValueError(
                 "needs rounds >= 1, episodes >= 1, total_steps >= 1, steps >= 0, linger >= 0 and seed >= 0"
@@ -81,17 +85,29 @@ class StepError(ValueError):
 
 
 def step(module: str, *words: str) -> None:
-    """Run one of the project's commands; StepError when it fails."""
+    """Run one of the project's commands; StepError when it fails. Whoever interrupts us has it save what it has."""
     command = ["-m", module, *(word for word in words if word)]
-    status = subprocess.run([sys.executable, *command], check=False).returncode
-    if status:
-        raise StepError(["python", *command], status)
+    with subprocess.Popen([sys.executable, *command]) as process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            while process.poll() is None:
+                try:
+                    process.wait()
+                except KeyboardInterrupt:  # it is told by the terminal, too
+                    continue
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    if process.returncode in (130, 143, -signal.SIGINT, -signal.SIGTERM):
+        raise KeyboardInterrupt
+    if process.returncode:
+        raise StepError(["python", *command], process.returncode)
 
 
 def improve(config: Config) -> list[dict[str, Any]]:
     """The rounds; a row for each, also in OUT/rounds.json. The best policy is OUT/policy.onnx."""
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)
+    _check(config, out / "settings.json")
     base = config.base or _cloned(config, out / "base")
     policies, rows = [_measured(config, base, 0)], list[dict[str, Any]]()
     for k in range(1, config.rounds + 1):
@@ -108,34 +124,56 @@ def improve(config: Config) -> list[dict[str, Any]]:
     return rows
 
 
+def _check(config: Config, file: Path) -> None:
+    """ValueError for a folder that was begun with other settings: what lies there is of those."""
+    told = {name: value for name, value in asdict(config).items() if name not in ("rounds", "out")}
+    told |= {name: str(Path(told[name]).resolve()) for name in ("demonstrations", "base") if told[name]}
+    if file.exists():
+        begun = json.loads(file.read_text())
+        if other := [name for name in told if begun.get(name) != told[name]]:
+            name = other[0]
+            raise ValueError(f"{file.parent} was begun with {name}={begun.get(name)}: take another out, or that {name}")
+    write_atomic(file, json.dumps(told, indent=1).encode())
+
+
 def _cloned(config: Config, folder: Path) -> str:
     """A clone of the demonstrations."""
-    steps = f"task.steps={config.steps}" if config.steps else ""
-    shown = f"algorithm.demonstrations={config.demonstrations}"
-    _train(folder, f"task={config.task}", "algorithm=diffusion", shown, f"seed={config.seed}", steps, config.cloning)
-    return str(folder / POLICY)
+    words = [f"task={config.task}", "algorithm=diffusion", f"seed={config.seed}", *config.cloning.split()]
+    words += [f"algorithm.demonstrations={quoted(config.demonstrations)}"]
+    return _train(folder, *words, f"task.steps={config.steps}" if config.steps else "")
 
 
 def _improved(config: Config, base: str, world: Path, folder: Path) -> str:
     """What learning inside that world made of the base."""
     steps = f"task.steps={config.steps}" if config.steps else ""
-    words = [f"task=learned/{config.task}", f"task.world={world}", steps, f"preset={config.preset}"]
-    words += [f"algorithm.base.policy={base}", f"algorithm.base.demonstrations={config.demonstrations}"]
-    words += [f"algorithm.total_steps={config.total_steps}", f"seed={config.seed}"]
-    _train(folder, *words, config.inside)
-    return str(folder / POLICY)
+    words = [f"task=learned/{config.task}", f"task.world={quoted(world)}", steps, f"preset={config.preset}"]
+    words += [f"algorithm.base.policy={quoted(base)}"]
+    words += [f"algorithm.base.demonstrations={quoted(config.demonstrations)}"]
+    words += [f"algorithm.total_steps={config.total_steps}", f"seed={config.seed}", *config.inside.split()]
+    return _train(folder, *words)
 
 
-def _train(folder: Path, *words: str) -> None:
-    """`policies.train` into a folder, from where it was, if it was interrupted."""
-    if (folder / POLICY).exists():
-        return
-    if (folder / "checkpoint.npz").exists():
-        step("policies.train", f"resume={folder}", "report=false")
-        return
-    if folder.exists():  # it had not begun to learn
-        shutil.rmtree(folder)
-    step("policies.train", *" ".join(words).split(), "report=false", f"out={folder}")
+def quoted(path: str | Path) -> str:
+    """For Hydra's grammar: any characters."""
+    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _train(folder: Path, *words: str) -> str:
+    """The file of `policies.train` into a folder, from where it was, if it was interrupted.
+
+    What ended before its first checkpoint is left as it is; another folder is begun.
+    """
+    for k in itertools.count(1):
+        tried = folder if k == 1 else folder.with_name(f"{folder.name}_{k}")
+        if (tried / POLICY).exists():
+            break
+        if (tried / "checkpoint.npz").exists():
+            step("policies.train", f"resume={quoted(tried)}", "report=false")
+            break
+        if not tried.exists():
+            step("policies.train", *words, "report=false", f"out={quoted(tried)}")
+            break
+    return str(tried / POLICY)
 
 
 def _measured(config: Config, policy: str, number: int) -> Measured:
@@ -161,14 +199,14 @@ def _world(config: Config, data: Sequence[str], file: Path) -> dict[str, Any]:
 
 
 def _row(k: int, policies: Sequence[Measured], report: dict[str, Any]) -> dict[str, Any]:
-    before, after = policies[k - 1], policies[k]
+    base, after = policies[0], policies[k]
     return {
         "round": k,
         "recorded": sum(one.episodes for one in policies[:k]),  # by policies, beside the demonstrations
         "precision": report["success"]["precision"],
         "auroc": report["success"]["frame_auroc"],
         "off_m": {chunks: one["off"] for chunks, one in report["open_loop_m"].items()},
-        "before": before.share,
+        "base": base.share,
         "after": after.share,
         "after_interval": after.interval(),
         "policy": os.path.relpath(after.policy),
@@ -176,14 +214,12 @@ def _row(k: int, policies: Sequence[Measured], report: dict[str, Any]) -> dict[s
 
 
 def text(rows: Sequence[dict[str, Any]]) -> str:
-    """For people: success is that of recorded episodes of the real task."""
-    lines = [
-        f"{'round':>5}  {'recorded':>8}  {'precision':>9}  {'AUROC':>6}  {'before':>7}  {'after':>6}  95 % interval"
-    ]
+    """For people: success is that of recorded episodes of the real task, of the base and of what this round made."""
+    lines = [f"{'round':>5}  {'recorded':>8}  {'precision':>9}  {'AUROC':>6}  {'base':>7}  {'after':>6}  95 % interval"]
     for row in rows:
         precision = "-" if row["precision"] is None else f"{100 * row['precision']:.0f} %"
         low, high = (100 * end for end in row["after_interval"])
-        told = f"{100 * row['before']:5.0f} %  {100 * row['after']:4.0f} %  {low:.0f} .. {high:.0f}"
+        told = f"{100 * row['base']:5.0f} %  {100 * row['after']:4.0f} %  {low:.0f} .. {high:.0f}"
         lines.append(f"{row['round']:5}  {row['recorded']:8}  {precision:>9}  {row['auroc']:6.3f}  {told}")
     return "\n".join(lines)
 
@@ -195,7 +231,8 @@ def main(argv: Sequence[str]) -> None:
         return
     (config,) = cli.parse(argv, Config)
     improve(config)
-    print(f"policy: {Path(config.out) / POLICY}")
+    file = Path(config.out) / POLICY
+    print(f"policy: {file}\nThe best of several is worse than it looks: python -m policies.evaluate policy={file}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
 """Learned worlds: what they predict, where they end, what they refuse, and learning inside one."""
 
+import dataclasses
 import json
+import os
 import pickle
 import shutil
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -229,19 +234,22 @@ SMALL = [
 def test_in_rounds_whoever_is_recorded_is_measured_and_the_best_is_kept(tmp_path, capfd, monkeypatch, path, task):
     demonstrations, out = tmp_path / "shown", tmp_path / "out"
     collect.main([f"task={task}", f"out={demonstrations}", "episodes=20", "corruption=0.5", "linger=5"])
-    if task == TOY:  # who is trained takes a process each; here everybody is the same
+    if task == TOY:  # who is trained takes a process each; here the second of three has learned
         cls = algorithm_class("diffusion")
-        learner = cls(ToyReach(), cls.Config(horizon=2, hidden=[16], updates=20, demonstrations=path[:-4]), 0)
-        list(learner.learn())
-        export(learner.controller(), tmp_path / "one.onnx")
+        for name, updates in (("base", 1), ("inside", 400), ("again", 1)):
+            config = cls.Config(horizon=2, hidden=[32], updates=updates, demonstrations=path[:-4])
+            learner = cls(ToyReach(), config, len(name))
+            list(learner.learn())
+            export(learner.controller(), tmp_path / f"{name}.onnx")
         by_name = {"policies.collect": collect.main, "policies.train_world": train_world.main}
 
         def here(module, *words):
             if module != "policies.train":
                 return by_name[module]([word for word in words if word])
-            (folder,) = (Path(word[4:]) for word in words if word.startswith("out="))
+            (folder,) = (Path(word[4:].strip("'")) for word in words if word.startswith("out="))
             folder.mkdir(parents=True)
-            return shutil.copy(tmp_path / "one.onnx", folder / "policy.onnx")
+            name = "again" if "round_2" in str(folder) else folder.name
+            return shutil.copy(tmp_path / f"{name}.onnx", folder / "policy.onnx")
 
         monkeypatch.setattr(train_in_world, "step", here)
     said = [f"task={task}", f"demonstrations={demonstrations}", f"out={out}", *SMALL]
@@ -252,7 +260,8 @@ def test_in_rounds_whoever_is_recorded_is_measured_and_the_best_is_kept(tmp_path
     rows = json.loads((out / "rounds.json").read_text())
     assert rows[0] == first and [row["recorded"] for row in rows] == [6, 12]
     assert worlds and all(file.stat().st_mtime_ns == then for file, then in worlds.items())
-    shares = [rows[0]["before"], *(row["after"] for row in rows)]
+    shares = [rows[0]["base"], *(row["after"] for row in rows)]
+    assert task != TOY or shares[1] > max(shares[0], shares[2])
     files = [out / "base", out / "round_1" / "inside", out / "round_2" / "inside"]
     best = files[shares.index(max(shares))] / "policy.onnx"
     assert (out / "policy.onnx").read_bytes() == best.read_bytes()
@@ -262,6 +271,52 @@ def test_in_rounds_whoever_is_recorded_is_measured_and_the_best_is_kept(tmp_path
     made = make(task)
     world = LearnedWorld.load(out / "round_2" / "world.npz", (*made.policy, *made.privileged), size(made.commands))
     assert world.report["episodes"] == 32  # demonstrations, the base's and the first round's
+
+
+def test_what_was_begun_otherwise_is_not_mixed_in_and_nothing_is_deleted(tmp_path, monkeypatch):
+    told = []
+
+    def trained(module, *words):
+        told.append(words)
+        (folder,) = (Path(word[4:].strip("'")) for word in words if word.startswith("out="))
+        folder.mkdir(parents=True)
+        (folder / "policy.onnx").touch()
+
+    monkeypatch.setattr(train_in_world, "step", trained)
+    own = tmp_path / "my runs" / "inside" / "thesis.txt"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    made = train_in_world._train(own.parent, "task=one")
+    assert own.exists() and made == str(own.parent.with_name("inside_2") / "policy.onnx")
+    assert told == [("task=one", "report=false", f"out='{tmp_path}/my runs/inside_2'")]
+    assert train_in_world._train(own.parent, "task=one") == made and len(told) == 1
+    config = train_in_world.Config(task=TOY, demonstrations="shown", out=str(tmp_path))
+    train_in_world._check(config, tmp_path / "settings.json")
+    train_in_world._check(dataclasses.replace(config, rounds=7), tmp_path / "settings.json")
+    with pytest.raises(ValueError, match="was begun with seed=0: take another out, or that seed"):
+        train_in_world._check(dataclasses.replace(config, seed=1), tmp_path / "settings.json")
+    with pytest.raises(ValueError, match="a comma parts folders of data"):
+        dataclasses.replace(config, demonstrations="a,b")
+
+
+def test_an_interrupt_is_passed_on_and_waited_for(tmp_path, monkeypatch):
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / 'saved')!r}, 'w').close(), sys.exit(143)))\n"
+        f"open({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def tell():
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=tell).start()
+    with pytest.raises(KeyboardInterrupt):
+        train_in_world.step("slow")
+    assert (tmp_path / "saved").exists()
 
 
 def test_a_step_that_fails_is_named(tmp_path, capfd):
