@@ -39,8 +39,11 @@ class AdvisedSacConfig(SacConfig):
         super().__post_init__()
         if self.path != "torch":
             raise ValueError(f"advice is learned from by algorithm.path=torch only, got {self.path}")
-        if self.real_data or self.residual:
-            raise ValueError("advised_sac is SAC alone: algorithm.real_data must be empty, algorithm.residual 0")
+        if self.real_data or self.residual or self.estimator.updates:
+            raise ValueError(
+                "advised_sac is SAC alone: algorithm.real_data must be empty, algorithm.residual and "
+                "algorithm.estimator.updates 0"
+            )
         if self.parts > 1:
             raise ValueError(
                 "advised_sac learns in one process, since advice comes when it comes: set algorithm.parts=1"

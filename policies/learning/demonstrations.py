@@ -89,15 +89,19 @@ def privileged(episodes: Sequence[Episode], known: spec.Group, setting: str) -> 
     return told
 
 
+def recorded(task: Task, config: Shown, seed: int) -> list[Episode]:
+    """Of the task's expert, or from the dataset that the settings name; LearningError when that cannot be read."""
+    if not config.demonstrations:
+        return sorted(demonstrate(task, config.episodes, seed, config.corruption), key=lambda e: e.number)
+    try:
+        return stored(task, config.demonstrations, config.episodes)
+    except ValueError as error:  # a DatasetError
+        raise LearningError(f"demonstrations: {error}") from error
+
+
 def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:
-    """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
-    if config.demonstrations:
-        try:
-            shown = stored(task, config.demonstrations, config.episodes)
-        except ValueError as error:  # a DatasetError
-            raise LearningError(f"demonstrations: {error}") from error
-    else:
-        shown = sorted(demonstrate(task, config.episodes, seed, config.corruption), key=lambda e: e.number)
+    """The same; LearningError when none of them succeeds."""
+    shown = recorded(task, config, seed)
     if not any(episode.succeeded for episode in shown):
         raise LearningError(
             f"none of the {len(shown)} demonstrations succeeds, so there is nothing to learn: "

@@ -73,6 +73,8 @@ class OnlineSacConfig(SacConfig):
             raise ValueError("online_sac learns in one process, beside its robot: set algorithm.parts=1")
         if self.residual:
             raise ValueError("online_sac corrects no other controller: algorithm.residual must be 0")
+        if self.estimator.updates:
+            raise ValueError("online_sac learns from what the robot senses: algorithm.estimator.updates must be 0")
         if not self.send_every > 0.0:
             raise ValueError(f"send_every must be positive, got {self.send_every}")
 

@@ -1,7 +1,7 @@
 """SAC that is told what an encoder makes of pictures, which learned from recordings before and stays as it is.
 
 FastRLAP's order (Stachowicz et al. 2023, arXiv 2304.09831): see first, then try. Actor and replay know numbers alone,
-so that a step costs what it costs without a camera. What differs: the encoder learned what is privileged, not values
+so that an update costs what it costs without a camera. What differs: the encoder learned what is privileged, not values
 (`policies.learning.state_estimation`), and critics see what is privileged itself.
 """
 

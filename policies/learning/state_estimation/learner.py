@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.algorithms import LearningError
 from policies.learning import cosine
-from policies.learning.demonstrations import Shown, demonstrated, privileged
+from policies.learning.demonstrations import Shown, privileged, recorded
 from policies.learning.encoders import SHARP, Encoders
 from policies.learning.networks import Normalizer, Stateful, descend, linear_layers, mlp
 from policies.learning.state_estimation import StateEstimation
@@ -62,8 +64,10 @@ class StateEstimator(Stateful):
             return
         config = self.config
         shown = Shown(1, config.episodes, config.corruption, config.demonstrations)
-        episodes = demonstrated(self.task, shown, stream(self.seed, RECORDED))
+        episodes = recorded(self.task, shown, stream(self.seed, RECORDED))
         told = torch.from_numpy(privileged(episodes, self.known, "algorithm.estimator.updates"))
+        if not torch.isfinite(told).all():
+            raise LearningError("what the demonstrations tell that is privileged is not finite: take other data")
         if self.done == 0:
             self.usual.update(told)
         wanted = self.usual(told)
@@ -79,6 +83,11 @@ class StateEstimator(Stateful):
             descend(self.optimizer, missed)
             self.done += 1
             self.untold += 0.02 * (float(missed.detach()) - self.untold)
+            if not math.isfinite(self.untold):
+                raise LearningError(
+                    f"after {self.done} updates the encoder's loss is not finite: lower "
+                    "algorithm.estimator.learning_rate"
+                )
             if self.done % REPORT == 0 or self.finished:
                 yield {"progress": self.done / config.updates, "untold": self.untold}
 

@@ -24,7 +24,7 @@ from sim.scenes.track import Track, oval, random_track, read_track
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.opponents import Play
-from sim.tasks.race.recipes import APG, PPO, ROBUST_PPO, SAC
+from sim.tasks.race.recipes import ADVISED, APG, PPO, ROBUST_PPO, SAC
 from sim.tasks.sight import CameraConfig
 from sim.terms import Feature, Mirror
 
@@ -127,6 +127,7 @@ class CarRace:
         "ppo": {"default": PPO, "robust": ROBUST_PPO},
         "apg": {"default": APG},
         "sac": {"default": SAC},
+        "advised_sac": {"default": ADVISED},
     }
     camera: CameraConfig | None = None  # of one that makes pictures
     panorama: Array | None = None  # around the track; None: ours

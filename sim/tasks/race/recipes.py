@@ -79,6 +79,8 @@ SEEN_SAC: dict[str, Any] = {
     "algorithm.sight.channels": [16, 32, 32],
     "algorithm.sight.strides": [4, 2, 2],
 }
+# With somebody slow who advises: as many cars, and steps, as where no recipe says otherwise.
+ADVISED: dict[str, Any] = {"algorithm.num_envs": 32}
 # From pictures by trial: eyes learn from a beginner's laps on other tracks, and 20 minutes are driven by one car.
 FAST: dict[str, Any] = {
     "task.expert": "human",

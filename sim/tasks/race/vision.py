@@ -8,7 +8,7 @@ from typing import ClassVar
 from sim.spec import Signal
 from sim.tasks import Recipes
 from sim.tasks.race import LAST, RATE, CarRace, RaceConfig
-from sim.tasks.race.recipes import FAST, SEEN_SAC, STUDENT
+from sim.tasks.race.recipes import ADVISED, FAST, SEEN_SAC, STUDENT
 from sim.tasks.sight import EVERYTHING, OF_CAMERAS, OF_PICTURES, CameraConfig
 from sim.terms import Mirror
 
@@ -48,6 +48,7 @@ class CarRaceVision(CarRace):
         "student": {"default": STUDENT},
         "rlpd": {"default": FAST},
         "sac": {"default": SEEN_SAC},
+        "advised_sac": {"default": ADVISED},
     }
     teacher: type[CarRace] = CarRace
     sensed_reward = None  # type: ignore[assignment]  # it senses no walls

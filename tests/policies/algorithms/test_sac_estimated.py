@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms import LearningError
+from policies.algorithms import LearningError, algorithm_class
 from policies.algorithms.sac import Sac, SacConfig
 from policies.evaluate import evaluate
-from policies.learning.state_estimation import StateEstimation
+from policies.learning.state_estimation import StateEstimation, learner
 from policies.learning.state_estimation.learner import StateEstimator
 from policies.models.export import export
 from policies.models.networks.feed_forward import FeedForward
@@ -124,16 +124,48 @@ def test_what_does_not_go_is_named():
         )
 
 
-def test_recordings_that_do_not_tell_it_are_refused(monkeypatch):
-    from policies.learning.state_estimation import learner
+def test_who_diverges_or_is_told_nothing_finite_is_named(monkeypatch):
+    wild = dataclasses.replace(ESTIMATOR, learning_rate=1e30, updates=50)
+    with pytest.raises(
+        LearningError, match=r"loss is not finite: lower algorithm.estimator.learning_rate"
+    ):
+        list(StateEstimator(ToySight(), wild, SIGHT, 0).learn())
+    shown = learner.recorded
 
-    shown = learner.demonstrated
+    def broken(*args):
+        episodes = shown(*args)
+        episodes[0].signals["goal"][0] = np.nan
+        return episodes
+
+    monkeypatch.setattr(learner, "recorded", broken)
+    with pytest.raises(LearningError, match="is not finite: take other data"):
+        next(StateEstimator(ToySight(), ESTIMATOR, SIGHT, 0).learn())
+
+
+def test_nobody_who_is_recorded_needs_to_succeed(monkeypatch):
+    shown = learner.recorded
+
+    def lost(*args):
+        return [dataclasses.replace(e, success=np.zeros_like(e.success)) for e in shown(*args)]
+
+    monkeypatch.setattr(learner, "recorded", lost)
+    assert len(list(StateEstimator(ToySight(), ESTIMATOR, SIGHT, 0).learn())) == 1
+
+
+def test_whoever_learns_otherwise_refuses_it():
+    for name in ("advised_sac", "online_sac"):
+        with pytest.raises(ValueError, match=f"^{name} .*estimator.updates"):
+            algorithm_class(name).Config(estimator=ESTIMATOR)
+
+
+def test_recordings_that_do_not_tell_it_are_refused(monkeypatch):
+    shown = learner.recorded
 
     def blind(*args):
         return [
             dataclasses.replace(e, signals={k: v for k, v in e.signals.items() if k != "goal"}) for e in shown(*args)
         ]
 
-    monkeypatch.setattr(learner, "demonstrated", blind)
+    monkeypatch.setattr(learner, "recorded", blind)
     with pytest.raises(LearningError, match="does not tell goal, by which pictures are learned: set .*updates=0"):
         next(StateEstimator(ToySight(), ESTIMATOR, SIGHT, 0).learn())
