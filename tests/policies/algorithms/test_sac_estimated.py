@@ -126,9 +126,7 @@ def test_what_does_not_go_is_named():
 
 def test_who_diverges_or_is_told_nothing_finite_is_named(monkeypatch):
     wild = dataclasses.replace(ESTIMATOR, learning_rate=1e30, updates=50)
-    with pytest.raises(
-        LearningError, match=r"loss is not finite: lower algorithm.estimator.learning_rate"
-    ):
+    with pytest.raises(LearningError, match=r"loss is not finite: lower algorithm.estimator.learning_rate"):
         list(StateEstimator(ToySight(), wild, SIGHT, 0).learn())
     shown = learner.recorded
 
