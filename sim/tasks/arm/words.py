@@ -101,7 +101,7 @@ class ArmWords(ArmPickPlace):
                 "algorithm.clone.network.offsets": 8,
                 "algorithm.clone.network.encoder_layers": 4,
                 "algorithm.clone.network.looks": False,
-                "algorithm.iterations": 16,
+                "algorithm.iterations": 24,
                 "algorithm.episodes": 72,
                 "algorithm.num_envs": 24,
                 "algorithm.blur": [1.0],
