@@ -22,6 +22,7 @@ LONGER, LONGEST = 1.5, 5.0  # times as long in the next attempt, up to so many s
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
 CLOSING, CLOSING_RADIO = 0.1, 3.0  # s to wait for cflib to close a link; on UDP only its own threads take longer
+EMPTIED, ON_AIR = 0.3, 0.05  # s to wait for the radio to take what was sent last, at most; and to have sent it then
 LINK_PORT, ECHOES = 15, 0  # its packets are pings: no progress; the channel on which they come back
 WRITE = 2  # channel of the parameters' port
 TICK = 1e-3, 24  # s, bits: of a log packet's time stamp
@@ -91,18 +92,18 @@ class Link(Heard):
         if not crtp.CLASSES:
             crtp.init_drivers()
         end = self.clock() + deadline
-        reason = "no answer"
+        reason, patience, self.attempts = "no answer", self.patience, 0
         while self.clock() < end:
             self.attempts += 1
-            reason = self._attempt(end)
+            reason = self._attempt(end, patience)
             if not reason:
                 return
             self.close()
+            patience = max(patience, min(patience * LONGER, LONGEST))
         raise LinkError(f"{self.uri}: {reason} within {deadline:g} s ({self.attempts} attempt(s))")
 
-    def _attempt(self, end: float) -> str:
+    def _attempt(self, end: float, patience: float) -> str:
         """Why it did not work; empty when it did."""
-        patience = max(self.patience, min(self.patience * LONGER ** (self.attempts - 1), LONGEST))
         from cflib.crazyflie import Crazyflie
 
         client = self.client = Crazyflie(rw_cache=self.cache)
@@ -248,6 +249,10 @@ class Link(Heard):
         client, self.client = self.client, None
         if client is None:
             return
+        if self.uri.startswith("radio://") and client.link is not None:
+            waiting = client.link.out_queue  # cflib throws away what its thread has not sent by then: a landing, say
+            self.wait(waiting.empty, EMPTIED)
+            time.sleep(ON_AIR)
         closing = threading.Thread(target=client.close_link, daemon=True, name="close link")
         closing.start()
         closing.join(self.closing)

@@ -2,9 +2,8 @@
 
 It flies only while `armed` says so, and its flight ends with the emergency stop, a human's override or a lost `armed`:
 then it is silent, so that a robot with a flight controller lands by itself. One without is landed before; where it
-cannot be, it gets the safe command once.
-Signals are taken by the control loop itself, at the moment it needs them; whoever published a topic as the flight began
-owns it, and what others publish there is ignored and reported.
+cannot be, it gets the safe command once. Signals are taken by the control loop itself, at the moment it needs them;
+whoever published a topic as the flight began owns it, and what others publish there is ignored and reported.
 """
 
 from __future__ import annotations
@@ -112,9 +111,7 @@ class Ros2(Entered):
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
         self._state = Inbox(node, String, topics.STATE, latched_quality())  # of a robot with a flight controller
         self._sinks = command_sources(self.commands, joints, s.commands, self.period, s.twist)
-        self.overrides = [
-            Inbox(node, sink.message, topics.override(sink.topic), sensor_quality()) for sink in self._sinks
-        ]
+        self.overrides = [Inbox(node, s.message, topics.override(s.topic), sensor_quality()) for s in self._sinks]
         self._publishers: dict[str, Any] = {}
         self._topics = [sink.topic for sink in self._sinks]
         self._rules = policy.envelope.safe
@@ -159,22 +156,26 @@ class Ros2(Entered):
         self.stop()
 
     def connect(self) -> None:
-        """Raises Ros2Error after `connect_s` with everything that is missing."""
-        if self._executor is not None:
+        """Raises Ros2Error after `connect_s` with all that is missing. A flight that is to `finish` does not begin."""
+        if own := self._executor is not None:
             self._spinner = threading.Thread(target=self._spin, args=[self._executor], name="ros2")
             self._spinner.start()
         deadline = boottime() + self.settings.connect_s
-        while reasons := self.missing():
+        while (reasons := self.missing()) and (own or not self.done):
             if boottime() >= deadline:
                 raise Ros2Error("; ".join(reasons))
             time.sleep(self.period)
-        self.done, self.finished, self._by_hand, self.timing = False, "", False, Timing()
+        self._by_hand, self.timing = False, Timing()
+        if own:
+            self.done, self.finished = False, ""  # an emergency stop that is over
+        elif self.done:
+            return
         self._sent = {signal.name: np.zeros(signal.shape) for signal in self._recalled}
         self._beat = self._before = -math.inf
         quality = command_quality(LIFESPAN * self.period)
         for sink in self._sinks:
             publisher = self._publishers[sink.topic] = self.node.create_publisher(sink.message, sink.topic, quality)
-            while not publisher.get_subscription_count() and boottime() < deadline:
+            while not (publisher.get_subscription_count() or self.done) and boottime() < deadline:
                 time.sleep(self.period)
         self._hold(True)
         self._start = next((v["odometry"] for v in self.values.values() if "odometry" in v), None)
@@ -217,8 +218,8 @@ class Ros2(Entered):
 
     def unheard(self) -> list[str]:
         """Publishers that cannot be heard, and who commands beside us."""
-        boxes = [*self.armed.boxes, *self._boxes, *self.overrides]
-        boxes += self.emergency.boxes[:1] if self.emergency else []
+        stops = self.emergency.boxes[:1] if self.emergency else []
+        boxes = [*self.armed.boxes, *self._boxes, *self.overrides, *stops]
         return [*unfit(self.node, boxes), *several(self.node, self._topics)]
 
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
@@ -396,5 +397,4 @@ class Ros2(Entered):
             rclpy.try_shutdown()
 
     def report(self) -> list[str]:
-        lines = [f"ended: {self.finished}"] if self.finished else []
-        return lines + self.timing.report()
+        return [*([f"ended: {self.finished}"] if self.finished else []), *self.timing.report()]

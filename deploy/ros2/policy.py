@@ -165,7 +165,12 @@ class PolicyNode(LifecycleNode):
         if reasons:
             self.ended = f"cannot be activated: {'; '.join(reasons)}"
             return self._refuse()
+        assert self.driver is not None
         self._started, self._crash, self.record, self._rung = True, None, None, NONE
+        # Here and not as the flight begins: whoever wants it to end may say so before.
+        self.driver.done, self.driver.finished = False, ""
+        self._guard.release()
+        self._guard.reset(1)
         self._flown.clear()
         self._thread = threading.Thread(target=self._fly, name="control loop")
         self._thread.start()
@@ -190,31 +195,33 @@ class PolicyNode(LifecycleNode):
     def _fly(self) -> None:
         """The control loop's thread."""
         assert self._controller is not None and self.driver is not None
-        s, log = self.settings, self._recorder() if self.settings.log else None
-        self._journal = Journal(log, self, self.driver) if log is not None else None
+        s, log = self.settings, None
         try:
+            log = self._recorder() if s.log else None
+            self._journal = Journal(log, self, self.driver) if log is not None else None
             with realtime(s.priority) as notes:
                 for note in notes:
                     self.get_logger().warning(note)
-                self._guard.release()
-                self.record = run(
-                    self._controller,
-                    self.driver,
-                    self._guard,
-                    transfer=s.transfer,
-                    log=log,
-                    sight=self._sight,
-                    clock=self.driver.clock,
-                )
+                if not self.driver.done:
+                    self.record = run(
+                        self._controller,
+                        self.driver,
+                        self._guard,
+                        transfer=s.transfer,
+                        log=log,
+                        sight=self._sight,
+                        clock=self.driver.clock,
+                    )
         except Exception as error:  # whatever it was: the driver has stopped, and the node has to say so
             self._crash = error
-        self._flown.set()
+        finally:
+            self._flown.set()
         journal, self._journal = self._journal, None
-        if log is not None and journal is not None:
+        if journal is not None:
             crash = f"{type(self._crash).__name__}: {self._crash}" if self._crash else ""
             journal.end(crash or self.driver.finished or "the flight was over")
-            if trouble := log.close(patience=LOGGING):
-                self._unlogged(f"the flight log is incomplete: {trouble}")
+        if log is not None and (trouble := log.close(patience=LOGGING)):
+            self._unlogged(f"the flight log is incomplete: {trouble}")
 
     def _recorder(self) -> Recorder | NoRecorder:
         """A log named by the time and the robot; a flight without one, where there can be none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
@@ -12,6 +13,7 @@ from deploy.system.clock import boottime
 
 OUTSTANDING = 64  # pings whose answers are still waited for
 UNANSWERED = 8  # pings without any answer, after which that is said
+RECENT = WINDOW - 1  # s for which an answer counts: no longer than the stamps of messages that came with it
 
 
 class Received(NamedTuple):
@@ -30,8 +32,9 @@ class Received(NamedTuple):
 class RoundTrips:
     """How long answers to pings take: a delay that all messages have is a part of that, which no stamp tells.
 
-    The shortest of those that came within the last `WINDOW` s in which one came. A message has been on its way for no
-    longer than that, and what its stamp says that it waited beyond the others: signal and answer share one queue.
+    The shortest of the last `RECENT` s. A message has been on its way for no longer than that, and what its stamp says
+    that it waited beyond the others: signal and answer share one queue. It must not be shorter than the way without a
+    queue that stamps know of, so answers are forgotten by the clock, however few there are; at last all but the newest.
     """
 
     def __init__(self) -> None:
@@ -42,8 +45,9 @@ class RoundTrips:
         """Another connection begins."""
         with self._lock:
             self._sent: dict[Hashable, float] = {}
-            self._least: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # per second: the shortest
-            self._pings, self.shortest = 0, 0.0  # s; 0 where none is known
+            self._least: deque[tuple[int, float]] = deque(maxlen=RECENT)  # per second: the shortest
+            self._newest, self._at = 0.0, 0.0  # s: the last, and when it came
+            self._pings = 0  # since then
             self.known = False  # whether one was answered
 
     def sent(self, ping: Hashable, now: float) -> None:
@@ -60,20 +64,28 @@ class RoundTrips:
             began = self._sent.pop(ping, None)
             if began is None:
                 return
-            second, took = int(now), max(now - began, 0.0)
+            self._newest, self._at, self._pings, self.known = max(now - began, 0.0), now, 0, True
+            second, took = int(now), self._newest
             if self._least and self._least[-1][0] >= second:
                 second, before = self._least.pop()
                 took = min(took, before)
             self._least.append((second, took))
-            self.shortest, self.known = min(took for _, took in self._least), True
 
-    @property
-    def trouble(self) -> str:
+    def shortest(self, now: float) -> float:
+        """s, of late; the newest where none came of late, and 0 where none ever did."""
+        with self._lock:
+            while self._least and self._least[0][0] <= int(now) - RECENT:
+                self._least.popleft()
+            return min((took for _, took in self._least), default=self._newest)
+
+    def trouble(self, now: float) -> str:
         """What is odd about them."""
-        if self.known:
-            late = f"its answers take {self.shortest:.2f} s: what it tells may be that old"
-            return late * (self.shortest > FAR_S)
-        return "it does not answer pings: a delay that all its messages have is not seen" * (self._pings >= UNANSWERED)
+        quiet = now - self._at if self.known else math.inf
+        if quiet > RECENT:
+            silent = f"it has not answered pings for {quiet:.0f} s" if self.known else "it does not answer pings"
+            return f"{silent}: a delay that all its messages have is not seen" * (self._pings >= UNANSWERED)
+        late = f"its answers take {self.shortest(now):.2f} s: what it tells may be that old"
+        return late * (self.shortest(now) > FAR_S)
 
 
 class Heard:
@@ -113,7 +125,7 @@ class Heard:
     @property
     def unseen(self) -> float:
         """s for which all that arrives may have been on its way, whatever its stamps say, at most."""
-        return self.round_trips.shortest if self.believed else 0.0
+        return self.round_trips.shortest(self.clock()) if self.believed else 0.0
 
     def waited(self, *kinds: str) -> float:
         """s for which the oldest of these had waited by its stamp; without any: of all."""
@@ -137,4 +149,4 @@ class Heard:
     def doubts(self) -> list[str]:
         """What is odd about the sender's time stamps and answers."""
         told = [f"its {self.called}{kind} {clock.trouble}" for kind, clock in self.clocks.items() if clock.trouble]
-        return [*told, *filter(None, [self.round_trips.trouble])]
+        return [*told, *filter(None, [self.round_trips.trouble(self.clock())])]

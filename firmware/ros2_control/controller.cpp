@@ -20,18 +20,26 @@ using controller_interface::return_type;
 constexpr double NOTHING = std::numeric_limits<double>::quiet_NaN();
 constexpr double LATE = 1.5; /* control periods between two steps */
 constexpr double NAP = 0.1;  /* s: less is no sleep, but the time between two looks at a clock */
+constexpr double LOOK = 1e-3; /* s that such looks may take: with more, somebody else ran in between */
 const char *const REPORTED[] = {"reason", "held", "late", "steps", "period", "execution_time", "longest_execution_time"};
 
 static_assert(sizeof(policy_signals) == READ_NUMBERS * sizeof(float), "signals are floats, in one row");
 static_assert(sizeof(policy_commands) == COMMAND_NUMBERS * sizeof(float), "commands are floats, in one row");
 
-/* s that this computer has slept. The manager's clock may stand still meanwhile, and all would look as fresh as before. */
+/* s from one to another. */
+double between(const std::timespec &from, const std::timespec &to) {
+    return static_cast<double>(to.tv_sec - from.tv_sec) + 1e-9 * static_cast<double>(to.tv_nsec - from.tv_nsec);
+}
+
+/* s that this computer has slept; NaN where it was busy elsewhere between two looks at its clocks: as if it had slept.
+ * The manager's clock may stand still meanwhile, and all would look as fresh as before. */
 double asleep() {
 #ifdef CLOCK_BOOTTIME
-    std::timespec awake{}, all{};
-    (void)clock_gettime(CLOCK_MONOTONIC, &awake);
+    std::timespec before{}, all{}, after{};
+    (void)clock_gettime(CLOCK_MONOTONIC, &before);
     (void)clock_gettime(CLOCK_BOOTTIME, &all);
-    return static_cast<double>(all.tv_sec - awake.tv_sec) + 1e-9 * static_cast<double>(all.tv_nsec - awake.tv_nsec);
+    (void)clock_gettime(CLOCK_MONOTONIC, &after); /* it stands still in a sleep */
+    return between(before, after) < LOOK ? between(before, all) : NOTHING;
 #else
     return 0.0;
 #endif
@@ -420,11 +428,13 @@ return_type PolicyController::update_and_write_commands(const rclcpp::Time &time
     const double sleep = asleep();
     if (!begun_) {
         began_ = time.nanoseconds();
-        slept_before_ = slept_ = sleep;
+        slept_before_ = slept_ = NOTHING;
     }
     begun_ = true;
+    if (std::isnan(slept_)) slept_before_ = slept_ = sleep;
     if (sleep - slept_ > NAP) slept_ = sleep;
-    const double now = 1e-9 * static_cast<double>(time.nanoseconds() - began_) + (slept_ - slept_before_);
+    const double slept = std::isnan(slept_) ? 0.0 : slept_ - slept_before_;
+    const double now = 1e-9 * static_cast<double>(time.nanoseconds() - began_) + slept;
     take_references(now);
     if (turn_ == 0) {
         read_states(now);

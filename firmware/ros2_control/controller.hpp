@@ -80,7 +80,7 @@ private:
     unsigned every_ = 1, turn_ = 0;                              /* updates to a step of the policy */
     std::int64_t began_ = 0;                                     /* ns: the first update since it was activated */
     bool begun_ = false, flying_ = false;                        /* updates have come; all signals were there once */
-    double slept_before_ = 0.0, slept_ = 0.0;                    /* s that the computer has slept: by then, and so far */
+    double slept_before_ = 0.0, slept_ = 0.0;                    /* s of sleep: by then, and so far; NaN: unknown */
     double stepped_at_ = 0.0, took_ = 0.0, longest_ = 0.0;       /* s: the last step, how long one takes */
     unsigned long steps_ = 0, unwritten_ = 0;
     unsigned locked_ = 0; /* updates in a row in which somebody else held a command interface */

