@@ -196,6 +196,21 @@ def test_what_was_ignored_stays_so_and_all_is_as_before_afterwards():
     assert {number: signal.getsignal(number) for number in numbers} == known
 
 
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGQUIT, signal.SIGHUP])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_what_a_terminal_sends_ends_a_node_unless_it_is_ignored(number, ignored):
+    """Ctrl-Z froze a policy node while its robot flew."""
+    program = f"""
+import os, signal, sys, time
+from deploy.ros2.node import process
+signal.signal({int(number)}, signal.{"SIG_IGN" if ignored else "SIG_DFL"})
+process._spin = lambda name: (os.kill(os.getpid(), {int(number)}), time.sleep({0.1 if ignored else 20.0}), 3)[2]
+sys.exit(process.run("any"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, start_new_session=True)
+    assert done.returncode == (3 if ignored else 0)
+
+
 def test_nobody_waits_for_who_reads_what_is_said():
     """A pipe that is full, then one whose reader has gone, then none."""
     program = """
