@@ -314,6 +314,10 @@ class _Flight:
             streams.say("landing; a second Ctrl-C ends the flight at once")
             return False
 
+    def flies_on(self) -> bool:
+        """Whether the control thread still computes; a landing that was waited for is over by now."""
+        return not self._thread.finished(LEAST_PATIENCE)
+
     def _leave(self) -> None:
         """From now on nothing is written, whatever else interrupts this."""
         self.interrupted = self.record.left_behind = True
@@ -387,5 +391,5 @@ def run(
     record.recovery = dict(guard.recovery.counts) if guard.recovery else {}
     record.pictures = sight.report()
     record.stopped = guard.latched.copy()
-    record.left_behind |= flight.watch.lost
+    record.left_behind = flight.watch.lost or (record.left_behind and flight.flies_on())
     return record

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from deploy.drivers.mavlink import DOWN_S, STOP_S
 from deploy.remote.online import _watched
-from deploy.system.interrupts import ASKS, ENDS, TOGETHER, as_ctrl_c, ask, come_again
+from deploy.system.interrupts import ASKS, ENDS, LANDING, TOGETHER, as_ctrl_c, ask, come_again
 from deploy.system.streams import say
 from tests.deploy.safety.test_end_of_flight import AT, driver, fly, policy
 
@@ -209,6 +210,23 @@ sys.exit(process.run("any"))
 """
     done = subprocess.run([sys.executable, "-c", program], timeout=60, start_new_session=True)
     assert done.returncode == (3 if ignored else 0)
+
+
+def test_what_is_left_of_a_launch_has_the_time_to_land():
+    """It had 10 s; and no program survives a SIGKILL."""
+    assert LANDING > DOWN_S + STOP_S
+    flies = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('up', flush=True); "
+    program = f"""
+import subprocess, sys
+from deploy.launching import guardian
+guardian.PATIENCE = 0.3
+child = subprocess.Popen([sys.executable, "-c", {flies + "time.sleep(2.0); print('landed')"!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+guardian.end_descendants()
+print(child.stdout.read().decode())
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert "sending SIGTERM" in done.stdout and "landed" in done.stdout and "SIGKILL" not in done.stdout
 
 
 def test_nobody_waits_for_who_reads_what_is_said():
