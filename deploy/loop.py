@@ -191,6 +191,7 @@ class _Flight:
         self._states = np.zeros(driver.num, np.int8)  # of robots that free themselves
         self._off = 0  # control steps since every robot is off
         self.asked, self._lands = False, False  # to end; which it does once they have landed
+        self._thread = Worker(self.fly)
 
     def _begins_another(self) -> bool:
         """Whether there is another control step. Robots that would fall are landed first, whoever ends the flight."""
@@ -291,33 +292,44 @@ class _Flight:
 
     def supervise(self) -> None:
         """Fly in a thread of its own; where the policy does not come back, leave it behind and fly on in this one."""
-        thread = None
-        while True:
-            try:
-                thread = Worker(self.fly) if thread is None or thread.finished(0.0) else thread
-                self._attend(thread)
-                return
-            except KeyboardInterrupt:
-                self.record.interrupted = True
-                if self.falls and not self.asked:
-                    self.asked = True
-                    streams.say("landing; a second Ctrl-C ends the flight at once")
-                    continue
-                self._leave(thread)
-                raise
-            except BaseException:  # the driver will be stopped: no thread may go on meanwhile
-                self._leave(thread)
-                raise
+        try:
+            while not self._attended():
+                pass
+        except BaseException:  # the driver will be stopped: no thread may go on meanwhile
+            self._leave()
+            raise
 
-    def _leave(self, thread: Worker | None) -> None:
-        """From now on nothing is written."""
-        self.interrupted = True
-        if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
+    def _attended(self) -> bool:
+        """Whether the flight is over; False: robots that would fall are to be landed now."""
+        try:
+            if self._thread.finished(0.0):
+                self._thread = Worker(self.fly)
+            self._attend()
+            return True
+        except KeyboardInterrupt:
+            self.record.interrupted = True
+            if not self.falls or self.asked:
+                raise
+            self.asked = True
+            streams.say("landing; a second Ctrl-C ends the flight at once")
+            return False
+
+    def flies_on(self) -> bool:
+        """Whether the control thread still computes; a landing that was waited for is over by now."""
+        return not self._thread.finished(LEAST_PATIENCE)
+
+    def _leave(self) -> None:
+        """From now on nothing is written, whatever else interrupts this."""
+        self.interrupted = self.record.left_behind = True
+        try:
+            self.record.left_behind = self.watch.lost or not self._thread.finished(PATIENCE_TO_STOP)
+        finally:
             self.watch.close(PATIENCE_TO_STOP)
-            self.record.left_behind = True
 
-    def _attend(self, thread: Worker) -> None:
-        """Return when the flight in that thread is over; fly on here when a step does not come back."""
+    def _attend(self) -> None:
+        """Return when the flight in its thread is over; fly on here when a step does not come back."""
+        thread = self._thread
+        thread.begin()
         while not thread.finished(0.25 * self.watch.patience):
             if self.watch.overdue():
                 self._note(f"a step did not come back within {self.watch.patience:g} s")
@@ -379,5 +391,5 @@ def run(
     record.recovery = dict(guard.recovery.counts) if guard.recovery else {}
     record.pictures = sight.report()
     record.stopped = guard.latched.copy()
-    record.left_behind |= flight.watch.lost
+    record.left_behind = flight.watch.lost or (record.left_behind and flight.flies_on())
     return record

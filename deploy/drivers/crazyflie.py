@@ -23,6 +23,7 @@ from deploy.crazyflie.blocks import blocks
 from deploy.crazyflie.board_log import REASON, STATE, BoardLog
 from deploy.crazyflie.guard import EMPTY_FOR, LIMITS, MODES, OFF, REASONS, TAKING_OVER, Battery, allowed
 from deploy.crazyflie.guard import FLYING as BY_POLICY
+from deploy.crazyflie.landing import CLIMB, ITS_OWN, PID, STALE, come_down
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
@@ -30,6 +31,7 @@ from deploy.drivers import Entered, Reading
 from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, too_late, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
+from deploy.safety.landing import Landing
 from deploy.safety.stamps import waits
 from sim.robots import robot as airframe
 from sim.rotations import rotation_matrix
@@ -41,9 +43,8 @@ SIGNALS = sensed(battery_age=2.0)
 COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
-PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
-ITS_OWN = {"stabilizer.controller": PID, "motorPowerSet.enable": 0}  # it flies by itself
-CLIMB, STALE, AT_REST = 0.4, 0.1, 3.0  # m/s, of take-off and landing; s; s until its supervisor sees still motors
+OUT_OF_TREE = 6  # value of stabilizer.controller
+AT_REST = 3.0  # s until its supervisor sees still motors
 PATIENCE, IDLE = 10, 0.5  # steps in a row with zeros, after which it lands; s that the policy on board may not fly for
 BY_GUARD = "by the guard"  # why it lands
 FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
@@ -78,7 +79,7 @@ class Crazyflie(Entered):
         self._battery: Battery | None = None  # watched from the first command on
         self._airborne = self._handed_over = self.done = self._held = False  # held: it has said that it holds its place
         self._asked_to_arm = False  # a Brushless turns its rotors then, on the ground
-        self._ascent = self._take_off()
+        self._ascent, self._landing = self._take_off(), Landing()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
         self._zeros = self._idle = 0  # steps in a row: no command, policy not flying
         self._errors, self._notes = list[float](), list[str]()
@@ -165,11 +166,14 @@ class Crazyflie(Entered):
     def _state(self) -> int:
         return int(self.link.value("supervisor.info"))
 
+    def _rests(self) -> bool:
+        return self.link.silence() <= STALE and not self._state() & FLYING
+
     def _check(self, bits: int) -> None:
         """LinkError when the vehicle reports any of these troubles."""
         for bit, trouble in TROUBLES:
             if self._state() & bits & bit:
-                self.done = True
+                self.done = self._landing.over = True
                 raise LinkError(f"{self.settings.uri}: the vehicle is {trouble}")
 
     def read(self) -> Reading:
@@ -331,29 +335,11 @@ class Crazyflie(Entered):
             self._notes += [*waits(self.link.waited()), f"held for {HOLD_S:g} s {BY_GUARD}"]
 
     def _land(self) -> None:
-        """Back to the vehicle's PID controller, down, motors off."""
-        link, self.done = self.link, True
-        ground = float(self.target[2]) - self.settings.height
-        ground = ground if math.isfinite(ground) else 0.0
-        above = link.value("stateEstimate.z") - ground
-        if not math.isfinite(above):  # nobody waits for that
-            above = self.settings.height
-        seconds = max(above, 0.1) / CLIMB + 0.5
+        self.done = True
+        self._landing.once(self._come_down)
 
-        def land() -> None:
-            link.client.commander.send_notify_setpoint_stop()
-            link.client.high_level_commander.land(ground, seconds, yaw=None)
-
-        land()  # first somewhere to go, then nobody else at the motors
-        if trouble := link.tell(ITS_OWN):
-            if link.silence() > STALE:
-                land()  # once more: where it was told to hold its place and did not hear this, nothing else ends that
-                raise LinkError(trouble)
-            self._notes.append(trouble)
-        link.wait(lambda: link.value("stateEstimate.vz") < -0.05, 1.0, land)
-        down = link.wait(lambda: link.value("stateEstimate.z") - ground < 0.03, seconds + 3.0)
-        self._notes.append("landed" if down else "did not reach the ground in time; the motors were stopped")
-        link.client.high_level_commander.stop()
+    def _come_down(self) -> None:
+        come_down(self.link, float(self.target[2]) - self.settings.height, self.settings.height, self._notes)
 
     def emergency_stop(self) -> None:
         """Stop the motors now, whoever commands them; callable from any thread.
@@ -361,7 +347,7 @@ class Crazyflie(Entered):
         A vehicle that has taken off has to be rebooted then; one that stands on the ground just stays there.
         """
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
-        self.done = True
+        self.done = self._landing.over = True
         if not self._airborne:
             if self._asked_to_arm:
                 self._arm(False)  # a Brushless' rotors may turn
@@ -374,8 +360,10 @@ class Crazyflie(Entered):
         if self.link.client is None:
             return
         try:
-            if self._airborne and not self.done:
+            if self._airborne and not self._landing.over:
                 self._land()
+            if self._airborne and not self.link.wait(self._rests, AT_REST):  # disarmed in the air it would fall
+                raise LinkError(f"{self.settings.uri}: the vehicle does not say that its motors stand still")
             if self._airborne or self._asked_to_arm:
                 self._arm(False)  # once even where it is not armed: what was asked last may be on its way
                 self.link.wait(lambda: not self._state() & ARMED, 1.0, lambda: self._arm(False))

@@ -24,6 +24,7 @@ from deploy.mavlink.link import Link, MavlinkError
 from deploy.mavlink.settings import Settings
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S
+from deploy.safety.landing import Landing
 from deploy.safety.stamps import waits
 from sim.robots import robot as airframe
 from sim.spec import ANY_ROBOT
@@ -78,7 +79,7 @@ class Mavlink(Entered):
         self._state: tuple[str, ...] = WHOLE  # the messages that have it
         self._ours = self._airborne = self._handed_over = self.done = False  # `ours`: it flies by our set points
         self._asked_to_arm = False
-        self._ascent = self._take_off()
+        self._ascent, self._landing = self._take_off(), Landing()
         self._lands_at = math.inf  # s, by the link's clock: until then it holds its place
         self._due = -math.inf  # s, when it is asked to hold again
         self._rates = np.zeros(3)  # rad/s, as last measured
@@ -333,9 +334,12 @@ class Mavlink(Entered):
             yield
 
     def _land(self) -> None:
+        self.done, self._ours = True, False
+        self._landing.once(self._come_down)
+
+    def _come_down(self) -> None:
         """By its own controller, down, motors off; unless somebody else has it by now."""
         link, ours = self.link, {px4.OFFBOARD} | ({px4.HOLD} if self._lands_at < math.inf else set())
-        self.done, self._ours = True, False
         end = link.clock() + DOWN_S
         while link.armed and link.clock() < end:
             if link.silence("HEARTBEAT", *self._state) > DOWN_S / 4.0:
@@ -359,6 +363,7 @@ class Mavlink(Entered):
         """
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
         self.done, self._ours, self._airborne, self._asked_to_arm = True, False, False, False
+        self._landing.over = True
         self._motors_off(0.0, px4.FORCE)
 
     def _motors_off(self, since: float, *how: float) -> None:
@@ -375,7 +380,7 @@ class Mavlink(Entered):
     def stop(self) -> None:
         try:
             held = self._lands_at < math.inf and not self.done  # the flight ended while it held its place
-            if self._airborne and (self._ours or held):
+            if self._airborne and (self._ours or held or self._landing.begun) and not self._landing.over:
                 self._land()
             elif not self._airborne and self._asked_to_arm:
                 self._motors_off(ON_ITS_WAY)

@@ -15,11 +15,12 @@ from ament_index_python.resources import has_resource
 
 from deploy.launching import declared
 from deploy.ros2.node import network
+from deploy.system.interrupts import LANDING
 from deploy.trust.interpreter import python
 
 PACKAGE = "sim2metal"
-# s after SIGINT and after SIGTERM: time in which a robot without a flight controller is landed first.
-ENDING = {"sigterm_timeout": "10", "sigkill_timeout": "25"}
+# s after SIGINT and after SIGTERM: until SIGKILL there is time for a landing.
+ENDING = {"sigterm_timeout": "10", "sigkill_timeout": f"{LANDING:g}"}
 
 
 def _installed() -> bool:

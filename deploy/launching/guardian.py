@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-PATIENCE = 5.0  # s between SIGINT, SIGTERM and SIGKILL to what was left
+from deploy.system.interrupts import LANDING
+
+PATIENCE = 5.0  # s between SIGINT and SIGTERM to what was left; to SIGKILL a robot's landing
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
@@ -67,7 +69,7 @@ def end_descendants() -> None:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + (LANDING if number == signal.SIGTERM else PATIENCE)
         while time.monotonic() < until and descendants(os.getpid()):
             time.sleep(0.02)
             _reap()

@@ -1,7 +1,8 @@
 """Stand-in of `launch.actions.ExecuteProcess`: starts a process, forwards what it prints, ends it when the launch ends.
 
 A process leads a session of its own, and a signal goes to all its descendants that did not leave it: what Ctrl-C does
-in a terminal. First SIGINT; after `sigterm_timeout` seconds SIGTERM; after `sigkill_timeout` more SIGKILL.
+in a terminal. First SIGINT; after `sigterm_timeout` seconds SIGTERM; after `sigkill_timeout` more SIGKILL. Their
+defaults are ROS 2's, too short for a landing: what flies a robot is started with those of `deploy.launching.files`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.received import received
 from deploy.system import realtime
 from deploy.system.files import write_atomic
-from deploy.system.interrupts import ASKS, ENDS, as_ctrl_c
+from deploy.system.interrupts import ASKS, ENDS, as_ctrl_c, ask
 from sim.spec import Group, limits, pack, pictures, size, unpack
 
 Array = NDArray[Any]
@@ -268,12 +268,13 @@ class Telling:
 
 
 def _watched(link: Link, landed: threading.Event) -> None:
-    """End the flight as Ctrl-C does: when the learner says so, or some time after it has gone."""
+    """End the flight, unless somebody has asked for that: when the learner says so, or some time after it has gone."""
     while not (link.lost or link.over):
         if landed.wait(0.05):
             return
-    if not landed.wait(GONE if link.lost else 0.0):
-        signal.raise_signal(signal.SIGINT)
+    landed.wait(GONE if link.lost else 0.0)
+    while not landed.is_set() and not ask():
+        landed.wait(0.05)  # it has not begun
 
 
 def _fly(link: Link, policy: Learning, driver: Driver, guard: Guard, config: flights.Config, transfer: bool) -> None:

@@ -37,9 +37,8 @@ class Watch:
 
     def close(self, seconds: float) -> None:
         """From now on nothing is written: once the present write is over, but after so many seconds at the latest."""
-        taken = self._turn.acquire(timeout=seconds)
-        self._closed = True
-        if taken:
+        self._closed = True  # before anything can interrupt this
+        if self._turn.acquire(timeout=seconds):
             self._turn.release()
 
     def begin(self) -> None:
@@ -61,26 +60,40 @@ class Watch:
 
 
 class Worker:
-    """A call in a thread of its own, at the priority of the caller's. It does not keep the process alive."""
+    """A call in a thread of its own, at the priority of the caller's. It does not keep the process alive.
+
+    Ctrl-C may come at any point of `finished`, which so waits for no condition: that would make another error of it.
+    """
 
     def __init__(self, call: Callable[[], object]) -> None:
-        self._call, self._done = call, threading.Event()
+        self._call, self._over = call, False
+        self._once, self._running = threading.Lock(), threading.Lock()
+        self._running.acquire()  # until it is over
         self._error: BaseException | None = None
-        self._scheduling = os.sched_getscheduler(0), os.sched_getparam(0)
-        threading.Thread(target=self._run, name="control loop", daemon=True).start()
+
+    def begin(self) -> None:
+        """Make the call; once, however often this is asked for, also where Ctrl-C came in the midst of it."""
+        if not self._once.locked():
+            self._scheduling = os.sched_getscheduler(0), os.sched_getparam(0)
+            threading.Thread(target=self._run, name="control loop", daemon=True).start()
 
     def _run(self) -> None:
+        if not self._once.acquire(blocking=False):
+            return
         try:
             with contextlib.suppress(OSError):  # not permitted: then the caller has no priority of its own either
                 os.sched_setscheduler(0, *self._scheduling)
             self._call()
         except BaseException as error:  # it is raised where the result is asked for
             self._error = error
-        self._done.set()
+        self._over = True
+        self._running.release()
 
     def finished(self, seconds: float) -> bool:
         """Whether it is over within so many seconds."""
-        return self._done.wait(seconds)
+        if not self._over and self._running.acquire(timeout=seconds):
+            self._running.release()
+        return self._over
 
     def result(self) -> None:
         """Raises what the call raised."""
@@ -91,6 +104,7 @@ class Worker:
 def await_call(call: Callable[[], object]) -> None:
     """Make a call that Ctrl-C can interrupt even while it computes in C; it is then left behind."""
     worker = Worker(call)
+    worker.begin()
     while not worker.finished(CHECK):
         pass
     worker.result()

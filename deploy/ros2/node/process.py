@@ -1,4 +1,4 @@
-"""A node as a process: one clear line and exit status 2 on bad input, exit status 0 on SIGINT, SIGTERM and SIGHUP."""
+"""A node as a process: one clear line and exit status 2 on bad input, exit status 0 on `INTERRUPTS`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from deploy.ros2.node import network
 from deploy.trust.text import printable
 from sim.registry import load
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: of a terminal that is closed
+# A terminal's, too: that is closed, Ctrl-Z (which would freeze the node while its robot flies), Ctrl-\.
+TERMINAL = (signal.SIGHUP, signal.SIGTSTP, signal.SIGQUIT)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, *TERMINAL)
 AGAIN = 1.0  # s until an interrupt that had no effect is repeated
 LEAVE = 3  # s for the middleware to let go of a node; on a quiet machine it takes 0.05
 
@@ -40,7 +42,7 @@ def run(node: str) -> int:
 
     try:
         for number in (*INTERRUPTS, signal.SIGALRM):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            if number not in TERMINAL or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 signal.signal(number, interrupt)
         return _spin(node)
     except (Exception, Interrupted) as error:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from deploy.remote.online import END, FLIGHT, LARGEST, POLICY, STEPS, Layout
 from deploy.remote.online import KEPT as SAFE
+from deploy.system.interrupts import LANDING
 from deploy.trust import npz
 from deploy.trust.interpreter import python
 from policies.algorithms import LearningError, LostBaseError
 
 Array = NDArray[Any]
-PATIENCE = 10.0  # s that a robot's process may take to bring it to rest
 KEPT = "unlearned_{}.npz"  # what a robot's process writes when its learner is gone, by session
 LARGEST_KEPT = 1 << 30  # bytes of it: hours of a robot
 SILENCE = 60.0  # s without a control step: connecting takes some
@@ -120,7 +120,7 @@ class RobotProcess:
         if why:
             return LostBaseError(f"the robot: {why}")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(PATIENCE)
+            self._process.wait(LANDING)
         self._said.seek(0)
         said = self._said.read().strip().splitlines()
         why = said[-1].removeprefix("error: ") if said else f"exit code {self._process.returncode}"
@@ -148,10 +148,10 @@ class RobotProcess:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(END)
         with contextlib.suppress(OSError, EOFError):
-            while self._connection.poll(PATIENCE):  # what still comes: its threads must not wait for us
+            while self._connection.poll(LANDING):  # what still comes: its threads must not wait for us
                 self._connection.recv_bytes(LARGEST)
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(LANDING)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -15,7 +15,7 @@ from deploy.crazyflie import link as links
 from deploy.crazyflie.blocks import blocks
 from deploy.crazyflie.link import LinkError
 from deploy.drivers import Reading
-from deploy.drivers.crazyflie import TUMBLED, Crazyflie, Settings
+from deploy.drivers.crazyflie import FLYING, TUMBLED, Crazyflie, Settings
 from deploy.guard import PASS, REASONS, Guard
 from tests.deploy.crazyflie.bench import Served, served
 from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY
@@ -154,6 +154,35 @@ def test_a_vehicle_whose_answers_wait_is_landed_at_once(policy: PolicyFile, monk
     assert vehicle.driver.report()[-1] == "landed"
     assert any("could not be written: no answer" in note for note in vehicle.driver.report())
     vehicle.link.client.high_level_commander.stop.assert_called_once()
+
+
+def test_a_vehicle_that_fell_silent_as_it_was_landed_is_not_disarmed(
+    policy: PolicyFile, monkeypatch: pytest.MonkeyPatch
+):
+    """The guard landed it when the link was lost: its motors were stopped in the air as soon as it heard us again."""
+    vehicle = Mute(policy, monkeypatch)
+    client, write = vehicle.link.client, vehicle.link.write
+    monkeypatch.setattr(
+        vehicle.link, "write", lambda *given: (setattr(vehicle, "now", vehicle.now + 1.0), write(*given))
+    )
+    vehicle.driver._lands_at = vehicle.now - 0.01
+    with pytest.raises(LinkError):
+        vehicle.driver.hand_back()
+    assert vehicle.driver.done and client.high_level_commander.land.call_count == 2
+    vehicle.driver.stop()
+    assert client.high_level_commander.land.call_count == 4
+    client.supervisor.send_arming_request.assert_not_called()
+
+
+def test_a_vehicle_that_says_that_it_flies_is_not_disarmed(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):
+    vehicle = Mute(policy, monkeypatch)
+    next(block for block in vehicle.blocks.values() if "supervisor.info" in block)["supervisor.info"] = FLYING
+    vehicle.hears(0.0)
+    monkeypatch.setattr(vehicle.link, "wait", lambda holds, deadline, again=None: holds())
+    client = vehicle.link.client
+    vehicle.driver.stop()
+    client.supervisor.send_arming_request.assert_not_called()
+    assert "does not say that its motors stand still" in vehicle.driver.report()[-1]
 
 
 def test_a_silent_vehicle_is_told_and_left_to_its_watchdogs(policy: PolicyFile, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,7 @@
 """driver=crazyflie, whose vehicle still hears it but is not heard any more: it has to come down, not to fall."""
 
+import os
+import signal
 import threading
 
 import cflib.crtp
@@ -7,8 +9,9 @@ import pytest
 
 from deploy import PolicyFile
 from deploy.crazyflie.link import LinkError
+from deploy.system.interrupts import as_ctrl_c
 from tests.deploy.crazyflie.bench import Client, served
-from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY, radio
+from tests.deploy.crazyflie.test_driver import LATE, QUAD_ANY, fenced, radio
 
 HEIGHT, SOFT = 1.5, 1.5  # m; m/s: it lands at about 0.8
 
@@ -52,6 +55,38 @@ def test_a_vehicle_that_is_landing_by_itself_is_not_dropped():
             watching.join()
         assert firmware.sensed.position[2] < 0.05 and min(speeds) > -SOFT
         assert max(firmware.ratios) == 0.0 and firmware.supervisor.state.name != "LOCKED"
+
+
+@pytest.mark.timed
+@pytest.mark.waits
+@pytest.mark.filterwarnings(LATE)
+def test_ctrl_c_while_the_guard_lands_it_does_not_drop_it():
+    """Whoever stopped the driver took a landing that had begun for one that was over, and disarmed it: -5.4 m/s."""
+    policy, ended = PolicyFile.load(QUAD_ANY), threading.Event()
+    seen, told = list[tuple[float, float]](), list[float]()
+    cflib.crtp.init_drivers()
+    with served(policy=QUAD_ANY) as simulation:
+        firmware = simulation.vehicles[0].firmware
+        driver = simulation.driver(height=HEIGHT)
+
+        def watch() -> None:
+            while not ended.wait(0.01):
+                seen.append((firmware.sensed.position[2], firmware.sensed.velocity[2]))
+                if driver._landing.begun and not told and seen[-1][1] < -0.1:
+                    told.append(seen[-1][0])
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            with as_ctrl_c(real_time=True):
+                record = simulation.fly(policy, driver, fenced(policy, HEIGHT - 0.3), steps=3000)
+        finally:
+            ended.set()
+            watching.join()
+        assert record.interrupted and not record.left_behind and told[0] > 0.6, "it was in the air"
+        assert seen[-1][0] < 0.05 and min(speed for _, speed in seen) > -SOFT
+        assert driver.report().count("landed") == 1 and firmware.supervisor.state.name != "LOCKED"
 
 
 @pytest.mark.timed

@@ -1,6 +1,8 @@
 """driver=mavlink against the simulated vehicle, over UDP: flights, faults, pilots, refusals."""
 
 import math
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
 from deploy.safety.envelope import LAST, Envelope
 from deploy.safety.heard import Received
+from deploy.system.interrupts import as_ctrl_c
 from sim.spec import Signal
 from tests.deploy.mavlink.bench import driver_for, flown_again, fly, free_port, served, settles
 from tests.deploy.simulated_clock import PATIENT
@@ -144,6 +147,29 @@ def test_what_agreed_to_hold_is_not_asked_again_before_its_heartbeat(policy: Pol
         driver.hand_back()
     assert [when for when, *_ in asked] == pytest.approx([0.0, 0.1, 0.2, 1.45], abs=0.02)
     assert {command[1:] for command in asked} == {(px4.SET_MODE, 1.0, *px4.HOLD)}
+
+
+@flown_again
+def test_ctrl_c_while_it_is_asked_to_land_waits_for_that(policy: PolicyFile):
+    """Whoever stopped the driver took a landing that had begun for one that was over: it went on holding its place."""
+    with served() as simulation:
+        pilot, driver, lost = simulation.autopilot, driver_for(simulation, policy), []
+        receive = pilot.receive
+
+        def deaf(message):
+            asks = message.get_type() == "COMMAND_LONG" and (message.param2, message.param3) == px4.LAND
+            if asks and message.command == px4.SET_MODE and (not lost or pilot.now - lost[0] < 4.0):
+                lost.append(pilot.now)
+                if len(lost) == 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+            else:
+                receive(message)
+
+        pilot.receive = deaf
+        with as_ctrl_c(real_time=True):
+            record = fly(policy, driver, fenced(policy), steps=3000)
+        assert record.interrupted and len(lost) > 1
+        assert not pilot.armed and driver.report()[-1] == "landed, motors off"
 
 
 @flown_again

@@ -8,11 +8,13 @@ import time
 import numpy as np
 import pytest
 
+from deploy import loop
 from deploy.drivers.simulated import Simulated
 from deploy.guard import LANDING, OVERRIDE, PASS, REASONS, SAFE
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.safety.limits import guard_of, limits_of
+from deploy.safety.watch import Worker
 from sim.tasks import make
 
 pytestmark = [pytest.mark.timed, pytest.mark.waits]
@@ -130,6 +132,81 @@ def test_a_second_ctrl_c_ends_it_at_once(policy, driver):
     assert not guard.over
     assert len(driver.sent) <= AT + 1
     assert driver.stops == 1
+
+
+def check_nothing_is_written_after_stop(driver):
+    assert driver.stops == 1
+    time.sleep(0.8)
+    assert len(driver.sent) == driver.sent_at_stop
+
+
+@pytest.fixture
+def counting(driver):
+    stop = driver.stop
+
+    def counted():
+        driver.sent_at_stop = len(driver.sent)
+        stop()
+
+    driver.stop = counted
+    return driver
+
+
+def test_a_second_ctrl_c_while_the_first_is_answered_leaves_no_thread_that_flies_on(policy, counting, monkeypatch):
+    def say(text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.streams, "say", say)
+    counting.at = interrupt
+    record, guard = fly(policy, counting)
+    assert record.interrupted and not guard.over
+    check_nothing_is_written_after_stop(counting)
+
+
+def test_a_second_ctrl_c_while_the_thread_is_waited_for_leaves_no_write_open(policy, counting, monkeypatch):
+    finished = loop.Worker.finished
+
+    def interrupted(self, seconds):
+        if seconds == loop.PATIENCE_TO_STOP:
+            raise KeyboardInterrupt
+        return finished(self, seconds)
+
+    monkeypatch.setattr(loop.Worker, "finished", interrupted)
+    counting.falls, counting.at = False, lambda: interrupt(0.5)  # in the midst of a control step
+    record, _ = fly(policy, counting)
+    assert record.interrupted and record.left_behind
+    check_nothing_is_written_after_stop(counting)
+
+
+def test_ctrl_c_while_the_thread_begins_makes_no_second_one(policy, driver, monkeypatch):
+    start, write, begun, writers = threading.Thread.start, driver.write, [], set()
+
+    def interrupted(self):
+        start(self)
+        if self.name == "control loop":
+            begun.append(self)
+            if len(begun) == 2:  # the first rehearses
+                time.sleep(0.2)
+                raise KeyboardInterrupt
+
+    def noted(commands):
+        writers.add(threading.get_ident())
+        write(commands)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    driver.write = noted
+    record, _ = fly(policy, driver)
+    assert record.interrupted and len(begun) >= 2 and len(writers) == 1 and driver.stops == 1
+
+
+def test_a_call_is_made_once_however_often_it_is_begun():
+    calls, gate = [], threading.Event()
+    worker = Worker(lambda: (calls.append(1), gate.wait(5.0)))
+    for _ in range(3):
+        worker.begin()
+    assert not worker.finished(0.1)
+    gate.set()
+    assert worker.finished(5.0) and worker.finished(0.0) and calls == [1]
 
 
 def test_ctrl_c_lands_it_also_when_the_policy_was_left_behind(policy, driver):
