@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from policies import collect
+from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig
-from policies.datasets import Dataset, DatasetError, Writer
+from policies.datasets import Dataset, Writer
 from policies.datasets.images import to_png
 from policies.learning.demonstrations import Demonstrations, demonstrated
 from policies.learning.vla.looking import TinyConfig
@@ -92,7 +93,7 @@ def test_words_of_others_stand_for_themselves(task, ours, tmp_path):
 )
 def test_what_cannot_be_told_is_named_with_its_episode(task, ours, tmp_path, text, message):
     folder = copied(ours, tmp_path / "theirs", ["close the drawer", text])
-    with pytest.raises(DatasetError, match=f"theirs: episode 1.*{message}.*record it again with policies.collect"):
+    with pytest.raises(LearningError, match=f"theirs: episode 1.*{message}.*record it again with policies.collect"):
         next(cloning(task, folder).learn())
 
 
@@ -100,12 +101,12 @@ def test_other_pictures_are_named_with_what_records_the_right_ones(task, ours, t
     small = {FRONT: dataclasses.replace(Dataset(ours).features[FRONT], shape=(32, 32, 3))}
     folder = copied(ours, tmp_path / "small", ["close the drawer"], lambda f: f | {FRONT: f[FRONT][:, ::2, ::2]}, small)
     with pytest.raises(
-        DatasetError, match=r"front_camera' has shape \(32, 32, 3\), but \(64, 64, 3\) is needed: polic"
+        LearningError, match=r"front_camera' has shape \(32, 32, 3\), but \(64, 64, 3\) is needed: polic"
     ):
         next(cloning(task, folder).learn())
     blind = make("metaworld/drawer-close-v3", steps=120)
     collect.collect(blind, collect.Config(blind.name, str(tmp_path / "blind"), episodes=1, words=True))
-    with pytest.raises(DatasetError, match=r"blind.* is needed: policies.collect task=metaworld/words records what"):
+    with pytest.raises(LearningError, match=r"blind.* is needed: policies.collect task=metaworld/words records what"):
         next(cloning(task, tmp_path / "blind").learn())
 
 
@@ -117,7 +118,7 @@ def test_a_picture_of_another_size_is_named_with_its_episode(task, ours, tmp_pat
     column = [row, *table[FRONT].to_pylist()[1:]]
     where = table.column_names.index(FRONT)
     pq.write_table(table.set_column(where, FRONT, pa.array(column, table.schema.field(FRONT).type)), path)
-    with pytest.raises(DatasetError, match=r"front_camera' in episode 1: pictures have shape \(32, 32, 3\), not \(64"):
+    with pytest.raises(LearningError, match=r"front_camera' in episode 1: pictures have shape \(32, 32, 3\), not \(64"):
         next(cloning(task, folder).learn())
 
 
