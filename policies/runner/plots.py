@@ -75,6 +75,11 @@ def _told(row: Mapping[str, Any], name: str) -> bool:
     return value is not None and bool(np.isfinite(value))
 
 
+def curve(points: int) -> dict[str, Any]:
+    """How a curve through so many points is drawn; few are shown themselves: of one there is no line."""
+    return {"color": BLUE, "linewidth": 2.0, "marker": "o" if points < 10 else ""}
+
+
 def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: Rows) -> str:
     """Success in training over environment steps and CPU time, and after it, beside the baselines. Returns the path.
 
@@ -91,7 +96,7 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
     along = (("env_steps", "environment steps"), ("cpu_seconds", "CPU time (s)"))
     for axis, (key, label) in zip(axes[0], along, strict=False):
         if tried:
-            axis.plot([r[key] for r in tried], [100.0 * r["success"] for r in tried], color=BLUE, linewidth=2.0)
+            axis.plot([r[key] for r in tried], [100.0 * r["success"] for r in tried], **curve(len(tried)))
             for one in baselines.values():
                 axis.axhline(100.0 * one.success, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
             axis.set_ylim(0.0, 100.0)
@@ -102,7 +107,7 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
     colours = [GREY] * len(baselines) + [ORANGE]
     for axis, name in zip(axes[-1], others, strict=False):
         rows = [row for row in learning if _told(row, name)]
-        axis.plot([row["env_steps"] for row in rows], [row[SCORE + name] for row in rows], color=BLUE, linewidth=2.0)
+        axis.plot([row["env_steps"] for row in rows], [row[SCORE + name] for row in rows], **curve(len(rows)))
         for median in (one.score[name].median for one in baselines.values() if name in one.score):
             axis.axhline(np.nan if median is None else median, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
         style(axis, f"{name} while training, median, {report.score[name].unit}", "environment steps", "")

@@ -75,6 +75,7 @@ class SacConfig:
     success_reward: float = 0.0  # more for every step that counts as success, in a world of its own
     averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
     report_every: int = 200  # control steps between yields
+    evaluate_every: int = 0  # control steps between measurements; 0: at the end, by torch at every tenth report, too
     evaluation_episodes: int = 100
 
     def __post_init__(self) -> None:
@@ -91,6 +92,8 @@ class SacConfig:
             raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
         if min(self.total_steps, self.capacity) < self.n_step * self.num_envs:
             raise ValueError(f"total_steps and capacity must hold {self.n_step} steps of {self.num_envs} environments")
+        if self.evaluate_every < 0:
+            raise ValueError(f"evaluate_every must be at least 0, got {self.evaluate_every}")
         if self.linger < 0:
             raise ValueError(f"linger must be at least 0, got {self.linger}")
         if not 0.0 <= self.averaged <= 1.0:

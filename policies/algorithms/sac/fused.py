@@ -161,11 +161,16 @@ class Fused:
             if last or self.iteration // every > (self.iteration - ROUND) // every:
                 metrics["progress"] = self.done
                 metrics["env_steps"] = float(self.rollouts.steps)
-                if last:
+                if last or self._due(every):
                     kept, episodes = self.controller(), config.evaluation_episodes
                     metrics |= measured(self.task, kept, self.seed, self.iteration * episodes, episodes)
                 yield metrics
                 metrics = {}
+
+    def _due(self, every: int) -> bool:
+        """Whether it is measured with this report, which comes `every` so many control steps."""
+        between = self.config.evaluate_every
+        return bool(between) and self.iteration // between > max(0, self.iteration - every) // between
 
     def _act(self) -> dict[str, float]:
         """Some control steps of all environments into the replay."""

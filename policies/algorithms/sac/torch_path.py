@@ -143,7 +143,7 @@ class TorchPath(Stateful):
                 self._agree()
                 metrics["progress"] = self.iteration / self.iterations
                 metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
-                due = last or self.iteration % (10 * config.report_every) == 0
+                due = last or self.iteration % (config.evaluate_every or 10 * config.report_every) == 0
                 if due and self.learners.first:
                     scores = self.evaluate(config.evaluation_episodes, seed=self.iteration)
                     metrics["success"] = float(scores["success"].mean())

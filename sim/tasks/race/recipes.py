@@ -69,6 +69,8 @@ SAC: dict[str, Any] = {
     "algorithm.correlation": 0.8,
     "algorithm.initial_std": 0.5,
     "algorithm.report_every": 1200,  # a minute
+    "algorithm.evaluate_every": 4800,
+    "algorithm.evaluation_episodes": 50,
 }
 # The same from pictures: who tells how far walls are learned that from a beginner's laps on other tracks.
 SEEN_SAC: dict[str, Any] = {

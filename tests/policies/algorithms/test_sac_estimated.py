@@ -94,6 +94,15 @@ def test_it_continues_exactly():
         same(other.state_dict(), whole.path.state_dict())
 
 
+@pytest.mark.parametrize(("every", "measured"), [(0, [60]), (40, [40, 60]), (20, [20, 40, 60])])
+def test_it_is_measured_as_often_as_it_is_told(every, measured):
+    learner = Sac(ToySight(), dataclasses.replace(TINY, evaluate_every=every), 0)
+    rows = [row for row in learner.learn() if "success" in row]
+    assert [row["env_steps"] / 2 for row in rows] == measured
+    with pytest.raises(ValueError, match="evaluate_every must be at least 0"):
+        dataclasses.replace(TINY, evaluate_every=-1)
+
+
 def test_what_does_not_go_is_named():
     for wrong, told in (
         ({"updates": -1}, "estimator.updates >= 0"),

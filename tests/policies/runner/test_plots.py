@@ -84,3 +84,4 @@ def test_other_scores_are_drawn_as_they_were_while_training(policy, tmp_path):
     assert plots.metrics(tmp_path) == [row for row in alone if row[f"score_{name}"] is not None]
     plots.plot(report, str(tmp_path / "alone.png"), {}, plots.metrics(tmp_path))
     assert len(image.imread(tmp_path / "alone.png")) == heights[1]
+    assert plots.curve(1)["marker"] and not plots.curve(100)["marker"]  # one point alone makes no line
