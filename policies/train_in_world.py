@@ -22,12 +22,11 @@ from typing import Any
 from deploy import cli
 from deploy.system.files import write_atomic
 from policies.collect import stored
+from policies.runner.folder import CHECKPOINT, POLICY, continued, quoted
 from policies.runner.report import wilson
 from sim import spec
 from sim.engines.learned import LearnedWorld
 from sim.tasks import make
-
-POLICY = "policy.onnx"
 
 
 @dataclass
@@ -153,11 +152,6 @@ def _improved(config: Config, base: str, world: Path, folder: Path) -> str:
     return _train(folder, *words)
 
 
-def quoted(path: str | Path) -> str:
-    """For Hydra's grammar: any characters."""
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def _train(folder: Path, *words: str) -> str:
     """The file of `policies.train` into a folder, from where it was, if it was interrupted.
 
@@ -167,8 +161,8 @@ def _train(folder: Path, *words: str) -> str:
         tried = folder if k == 1 else folder.with_name(f"{folder.name}_{k}")
         if (tried / POLICY).exists():
             break
-        if (tried / "checkpoint.npz").exists():
-            step("policies.train", f"resume={quoted(tried)}", "report=false")
+        if (tried / CHECKPOINT).exists():
+            step("policies.train", *continued(tried, words), "report=false")
             break
         if not tried.exists():
             step("policies.train", *words, "report=false", f"out={quoted(tried)}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -133,12 +133,10 @@ class Alone(OnlineFinetuning):
         """Before anything else, eyes learn; of other episodes than anybody practises."""
         eyes = self.cloning.seeing
         if eyes is not None and not eyes.finished:
-            base = self.cloning.config
-            elsewhere = replace(
-                base, **{name: getattr(eyes.config, name) for name in ("demonstrations", "episodes", "corruption")}
-            )
+            horizon, c = self.cloning.config.horizon, eyes.config
+            elsewhere = Shown(horizon, c.episodes, c.corruption, c.demonstrations)
             shown = demonstrated(self.task, elsewhere, stream(self.seed, EYES))
-            for metrics in eyes.learn(shown, self.rewards, base.horizon):
+            for metrics in eyes.learn(shown, self.rewards, horizon):
                 yield {"progress": 0.2 * eyes.done / eyes.config.offline_updates, "env_steps": 0.0, **metrics}
         yield from super().begin()
 

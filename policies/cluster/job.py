@@ -17,8 +17,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from policies.runner.config import MODULE
-from policies.runner.folder import CHECKPOINT, POLICY
+from policies.runner.folder import CHECKPOINT, POLICY, continued, quoted
 from policies.runner.lock import NAME as LOCK
 
 JUDGED = "evaluation.json"  # in the folder: what `policies.evaluate` says of the policy, where that is asked for
@@ -59,10 +58,9 @@ def performed(order: Order, kept: Mapping[str, bytes]) -> Iterator[Part]:
         for name, content in kept.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        words = [*order.words, f"out='{folder}'"]
+        words = [*order.words, f"out={quoted(folder)}"]
         if CHECKPOINT in kept:
-            modules = [word for word in order.words if MODULE.fullmatch(word.partition("=")[2])]
-            words = [f"resume='{folder}'", *modules, *_resumable(order.words)]
+            words = [*continued(folder, order.words), *_resumable(order.words)]
         seen = times(folder)
         status, said = 0, ""
         if POLICY not in kept:

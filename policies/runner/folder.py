@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -123,6 +124,16 @@ def resuming(settings: Settings, folder: Path) -> str:
     """The words that continue a run: its folder, and the modules that only a person may name."""
     modules = [f"{key}={shlex.quote(value)}" for key, value in modules_of(settings).items()]
     return " ".join([f"resume={shlex.quote(str(folder))}", *modules])
+
+
+def quoted(path: str | Path) -> str:
+    """For the grammar of the command line: any characters."""
+    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def continued(folder: Path, words: Sequence[str]) -> list[str]:
+    """What `policies.train` is told to go on in a folder that it began by these words: modules are named again."""
+    return [f"resume={quoted(folder)}", *(word for word in words if config.MODULE.fullmatch(word.partition("=")[2]))]
 
 
 def modules_of(settings: Settings) -> dict[str, str]:

@@ -256,3 +256,8 @@ def test_a_device_that_cannot_be_used_is_named(monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *given, **how: None)
     with pytest.raises(RuntimeError, match="^shapes differ$"):  # the device is there: it is no fault of it
         made(RuntimeError("shapes differ"))
+
+
+def test_whoever_goes_on_names_modules_again():
+    words = ["task=mine.races:Oval", "seed=1", "robot=my robots/arm.urdf", "algorithm.hidden=[64]"]
+    assert folders.continued(Path("my runs/it's"), words) == [r"resume='my runs/it\'s'", words[0], words[2]]
