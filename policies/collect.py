@@ -28,7 +28,7 @@ from sim.language.wordpiece import InstructionError, WordPiece
 from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
 from sim.tasks import Task, history_of, initial_action, make, sensed
-from sim.tasks.abilities import words_of
+from sim.tasks.abilities import check_expert, words_of
 from sim.terms import HISTORY
 
 if TYPE_CHECKING:
@@ -119,13 +119,15 @@ def episodes(
 def demonstrate(
     task: Task, count: int, seed: int, corruption: float = 0.0, first: int = 0, linger: int = 0
 ) -> Iterator[Episode]:
-    """Episodes `first` to `count` - 1 by the task's expert, corrupted."""
+    """Episodes `first` to `count` - 1 by the task's expert, corrupted. NoExpertError where it can show nothing."""
+    check_expert(task)
     own = stream(seed, DEMONSTRATIONS)
     act = NoisyExpert(task, corruption, own, min(SCENES, count - first))
     return episodes(task, act, count, own, first=first, linger=linger)
 
 
-def _elements(group: Group) -> tuple[str, ...]:
+def elements(group: Group) -> tuple[str, ...]:
+    """The name of each number of these signals."""
     return tuple(f"{s.name}.{k}" for s in group for k in range(s.size))
 
 
@@ -136,10 +138,10 @@ def _features(task: Task, film: bool = False, told: bool = True) -> dict[str, Fe
     numbers, kind = spec.numbers(sensed(task)), "video" if film else "image"
     hidden = task.privileged if told else ()
     return {
-        STATE: Feature("float32", (spec.size(numbers),), _elements(numbers)),
+        STATE: Feature("float32", (spec.size(numbers),), elements(numbers)),
         **{PICTURES + s.name: Feature(kind, s.shape) for s in spec.pictures(task.policy)},
-        **({PRIVILEGED: Feature("float32", (spec.size(hidden),), _elements(hidden))} if hidden else {}),
-        ACTION: Feature("float32", (spec.size(task.commands),), _elements(task.commands)),
+        **({PRIVILEGED: Feature("float32", (spec.size(hidden),), elements(hidden))} if hidden else {}),
+        ACTION: Feature("float32", (spec.size(task.commands),), elements(task.commands)),
         REWARD: Feature("float32", (1,)),
         SUCCESS: Feature("bool", (1,)),
     }

@@ -61,6 +61,8 @@ HOMES = {
     ],
     "gymnasium_robotics": ["sim/tasks/external/gymnasium_robotics.py"],
     "metaworld": ["sim/tasks/external/metaworld.py"],
+    "libero": ["sim/tasks/external/libero*.py"],
+    "robosuite": ["sim/tasks/external/libero_scenes.py"],
     "imageio_ffmpeg": ["sim/render/offscreen.py", "policies/datasets/images.py"],
     "PIL": [
         "policies/datasets/images.py",

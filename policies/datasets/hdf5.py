@@ -38,8 +38,8 @@ def opened(file: Path | BinaryIO) -> h5py.File:
         raise DatasetError(f"is no HDF5: {error}") from None
 
 
-def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """What a group holds under a name: a group, or numbers that memory can hold.
+def member(group: h5py.Group, name: str, most: int = VALUES) -> h5py.Group | h5py.Dataset:
+    """What a group holds under a name: a group, or numbers that memory can hold, at most so many.
 
     Links, data kept in other files and objects are refused. DatasetError says which name it was.
     """
@@ -55,9 +55,29 @@ def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     if not isinstance(held, h5py.Dataset) or held.is_virtual or held.external:
         raise DatasetError(f"{group.file.filename}: {name!r} keeps its data in another file, or is none")
     jpeg = h5py.check_vlen_dtype(held.dtype) == np.dtype(np.uint8)
-    if held.size is None or held.size > VALUES or not (jpeg or held.dtype.kind in "biufS"):
+    if held.size is None or held.size > most or not (jpeg or held.dtype.kind in "biufS"):
         raise DatasetError(f"{group.file.filename}: {name!r} holds {held.dtype} of shape {held.shape}")
     return held
+
+
+def group(within: h5py.Group, name: str) -> h5py.Group:
+    """The group of that name. DatasetError where it is none."""
+    import h5py
+
+    found = member(within, name)
+    if not isinstance(found, h5py.Group):
+        raise DatasetError(f"{within.file.filename}: {name!r} is no group")
+    return found
+
+
+def array(within: h5py.Group, name: str, most: int = VALUES) -> h5py.Dataset:
+    """The numbers of that name. DatasetError where there are none, or more than so many."""
+    import h5py
+
+    found = member(within, name, most)
+    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "biuf":
+        raise DatasetError(f"{within.file.filename}: {name!r} holds no numbers")
+    return found
 
 
 def tree(group: h5py.Group, name: str, depth: int = 0, left: list[int] | None = None) -> Any:
@@ -74,6 +94,15 @@ def tree(group: h5py.Group, name: str, depth: int = 0, left: list[int] | None = 
     if not isinstance(held, h5py.Group):
         return held
     return {each: tree(held, each, depth + 1, left) for each in held}
+
+
+def text(group: h5py.Group, name: str) -> str:
+    """A text among a group's attributes; "" where there is none, or it is something else."""
+    if name not in group.attrs:
+        return ""
+    found = group.attrs[name] if group.attrs.get_id(name).shape == () else ""
+    found = found.decode(errors="replace") if isinstance(found, bytes) else found
+    return str(found) if isinstance(found, str) else ""
 
 
 def made(attributes: Mapping[str, Mapping[str, str]], arrays: Mapping[str, NDArray[Any]]) -> io.BytesIO:

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mujoco
@@ -24,15 +24,17 @@ MAXIMAL_GEOMS = 2000
 class Camera:
     """Takes pictures of `height` x `width` pixels, with an OpenGL context of its own (EGL, or what MUJOCO_GL names).
 
-    It serves every MjData of `model` and of copies of it. RuntimeError where there is no OpenGL.
+    It serves every MjData of `model` and of copies of it; geometries of the groups `hidden` it does not see.
+    RuntimeError where there is no OpenGL.
     """
 
-    def __init__(self, model: Any, height: int, width: int, fine: bool = False) -> None:
+    def __init__(self, model: Any, height: int, width: int, fine: bool = False, hidden: Sequence[int] = ()) -> None:
         if not (1 <= height <= 4096 and 1 <= width <= 4096):
             raise ValueError(f"a picture has 1 to 4096 pixels per side, got height {height} and width {width}")
         self.size = (height, width)
         self._rectangle = mujoco.MjrRect(0, 0, width, height)
         self._camera, self._option = mujoco.MjvCamera(), mujoco.MjvOption()
+        self._option.geomgroup[list(hidden)] = 0
         opened = contextlib.ExitStack()
         self._end = weakref.finalize(self, opened.close)
         try:

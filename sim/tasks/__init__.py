@@ -64,6 +64,7 @@ TASKS = {
 FAMILIES = {
     "metaworld": "sim.tasks.external.metaworld:task",
     "gymnasium": "sim.tasks.external.gymnasium_robotics:task",
+    "libero": "sim.tasks.external.libero:task",
     "learned": "sim.tasks.external.learned:task",
 }
 PLACE = "place"  # in a setting's metadata: it says where something is on this machine, which is nobody else's business

