@@ -90,6 +90,7 @@ def suite(name: str) -> tuple[str, ...]:
     return tuple(libero_task_map[name])
 
 
+@cache
 def task(name: str) -> Any:
     """The task class of a suite, or of one of its tasks; ValueError with the nearest name when there is none."""
     collection, _, member = name.partition("/")
