@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from policies.algorithms import LearningError
+from policies.learning.demonstrations import lacking
 from policies.learning.networks import Normalizer, Stateful
 from policies.models.networks import Array
 from sim import spec
@@ -45,7 +47,13 @@ class Insight(Stateful):
         return seen(self.pairs, spec.pack(self.signals, signals))
 
     def learn(self, episodes: list[Episode]) -> None:
-        """What is usual."""
+        """What is usual. LearningError where demonstrations lack something of it."""
+        if found := lacking(episodes, [s.name for s in self.signals]):
+            number, missing = found
+            raise LearningError(
+                f"demonstration {number} does not tell {', '.join(missing)}, which critics see: take what "
+                "policies.collect recorded, or a task that tells them less"
+            )
         for episode in episodes:
             self.normalizer.update(torch.from_numpy(self.see(episode.signals)))
 

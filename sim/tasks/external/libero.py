@@ -120,6 +120,7 @@ class Settings:
     # Where things lie as an episode begins: one of the 50 starts by which LIBERO evaluates, or drawn as it draws.
     starts: str = "benchmark"
     sentences: str = "learned"  # of an evaluation: held_out, with other verbs; or wrong, another's of the suite
+    truth: bool = False  # critics are told where things are: LIBERO's files do not say it, our datasets do
     fine: bool = True  # pictures with shadows and reflections, as LIBERO's are; without them they take less time
     encoder: str = field(default="", metadata={PLACE: True})  # folder of the sentence encoder (default: extra [vla]'s)
 
@@ -169,10 +170,8 @@ class Libero:
         last = float(len(self.words.vocabulary) - 1)
         told = Signal("instruction", (MOST,), "1", "", 0.0, last, max_age=3600.0, dtype="int64")
         self.policy: Group = (*measured(), *pictures(self.config.pixels), told)
-        self.privileged: Group = (
-            Signal("object_position", (3 * NAMED,), "m", "world"),  # of what the task is about; zeros for none
-            Signal("task", (len(self.members),), "1", "", 0.0, 1.0),  # 1 for the one it is
-        )
+        true = Signal("object_position", (3 * NAMED,), "m", "world")  # of what the task is about; zeros for none
+        self.privileged: Group = (true,) if self.config.truth else ()
 
     @property
     def features(self) -> tuple[Feature, ...]:

@@ -242,6 +242,15 @@ def test_progress_is_that_of_demonstrations(task):
         assert passed[-1] > passed[0] and shares(episode)[0] == 0.0
 
 
+def test_demonstrations_that_do_not_tell_what_critics_see_are_named(task):
+    shown = demonstrated(unseen(task), cloned(episodes=2), 0)
+    del shown[1].signals["goal"]
+    with pytest.raises(
+        LearningError, match="demonstration 1 does not tell goal, which critics see: take what policies"
+    ):
+        Insight(task).learn(shown)
+
+
 def test_words_become_their_neighbours():
     blur = blurred(BinTokens(2, 3, bins=16), [2.0, 0.0, 1.0])
     assert blur.shape == (6, 16, 16) and torch.allclose(blur.sum(2), torch.ones(6, 16))
