@@ -115,7 +115,7 @@ class Scene:
                 except RandomizationError:
                     if not left:
                         raise
-        # What a reset that compiles nothing leaves of the episode before: where the fingers go, the solver's first guess.
+        # What such a reset leaves of the episode before: where the fingers go, and the solver's first guess.
         for robot in self.env.robots:
             robot.gripper.current_action = np.zeros(robot.gripper.dof)
         self.data.qacc_warmstart[:] = 0.0
