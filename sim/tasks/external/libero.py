@@ -96,11 +96,8 @@ def task(name: str) -> Any:
     collection, _, member = name.partition("/")
     if collection not in SUITES:
         raise _unknown("libero", collection, tuple(SUITES))
-    if member and not member.isdecimal():
-        if member not in suite(collection):
-            raise _unknown(f"libero/{collection}", member, suite(collection))
-    elif member and not int(member) < len(suite(collection)):
-        raise ValueError(f"unknown task 'libero/{name}': {collection} has 0 to {len(suite(collection)) - 1}")
+    if member and not member.isdecimal() and member not in suite(collection):
+        raise _unknown(f"libero/{collection}", member, suite(collection))
     members = {"name": f"libero/{name}", "collection": collection, "member": member, "__doc__": name}
     return type("Libero", (Libero,), members)
 
@@ -161,6 +158,8 @@ class Libero:
         self.config = config or Settings()
         self.episode_steps = self.config.steps or SUITES[self.collection]
         self.siblings = suite(self.collection)
+        if self.member.isdecimal() and not int(self.member) < len(self.siblings):
+            raise ValueError(f"unknown task {self.name!r}: {self.collection} has 0 to {len(self.siblings) - 1}")
         chosen = int(self.member) if self.member.isdecimal() else self.member and self.siblings.index(self.member)
         self.members = self.siblings if chosen == "" else (self.siblings[chosen],)
         self.instructions: tuple[Instructions, ...] = tuple(
