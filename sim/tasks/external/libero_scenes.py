@@ -78,13 +78,14 @@ class Scene:
     def __init__(self, collection: str, name: str) -> None:
         from libero.libero import get_libero_path
 
-        made = environment()(
-            str(Path(get_libero_path("bddl_files")) / collection / f"{name}.bddl"),
-            use_camera_obs=False,
-            has_offscreen_renderer=False,
-            hard_reset=False,  # else every episode compiles the scene again, for seconds
-            ignore_done=True,
-        )
+        with drawn_by([0]):  # importing and placing draw, too
+            made = environment()(
+                str(Path(get_libero_path("bddl_files")) / collection / f"{name}.bddl"),
+                use_camera_obs=False,
+                has_offscreen_renderer=False,
+                hard_reset=False,  # else every episode compiles the scene again, for seconds
+                ignore_done=True,
+            )
         self.env: Any = made.env
         self.env._observables.clear()  # we look ourselves, once per control step, not at every physics step
         self.starts = starts(collection, name)
