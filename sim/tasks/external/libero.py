@@ -149,7 +149,7 @@ class Libero:
     corruption: ClassVar[dict[str, float]] = {}  # nobody shows anything
     closed = 1.0  # what closes the gripper
     separate = True
-    # Each scene takes 0.4 GB of memory. Practice begins elsewhere than evaluations.
+    # Each scene takes 0.3 to 0.4 GB of memory, and pictures more. Practice begins elsewhere than evaluations.
     recipes: ClassVar[Recipes] = {
         "vla_rl": {"default": {"task.starts": "drawn", "algorithm.num_envs": 4, "algorithm.episodes": 20}}
     }
