@@ -10,6 +10,7 @@ import torch
 from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig
 from policies.algorithms.vla_rl import VlaRl, VlaRlConfig
+from policies.algorithms.vla_rl.critic import Critic
 from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
 from policies.algorithms.vla_rl.insight import Insight, unseen
@@ -65,12 +66,12 @@ def test_the_success_of_a_poor_clone_rises(task, advantage, iterations):
 
 def test_it_goes_on_exactly_from_where_it_was_saved(task, tmp_path):
     torch.manual_seed(7)  # nothing may depend on it
-    whole, first = (VlaRl(task, few(), 0) for _ in range(2))
+    whole, first = (VlaRl(task, few(critic_iterations=2), 0) for _ in range(2))
     rows = [*whole.learn()]
     for _ in zip(range(3), first.learn(), strict=False):
         pass
     checkpoint.save(tmp_path / "checkpoint.npz", first.state_dict())
-    second = VlaRl(task, few(), 1)  # whatever it drew must be overwritten
+    second = VlaRl(task, few(critic_iterations=2), 1)  # whatever it drew must be overwritten
     second.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
     assert [*second.learn()] == rows[3:]
     ours, theirs = (made.improvement.average.state_dict() for made in (whole, second))
@@ -229,6 +230,38 @@ def test_what_is_settled_is_practised_seldom(task):
     assert Curriculum(task, 0, even=True).counts(3).sum() == 3
 
 
+def test_what_was_cloned_is_not_demonstrated_again(task, monkeypatch):
+    asked = []
+    monkeypatch.setattr("policies.algorithms.vla_rl.demonstrated", lambda *_: asked.append(1) or made)
+    made = demonstrated(unseen(task), cloned(), 0)
+    first = VlaRl(task, few(iterations=1), 0)
+    for _ in first.learn():
+        pass
+    assert not asked and not first.cloning.shown  # and is forgotten
+    second = VlaRl(task, few(iterations=1), 0)
+    for _ in second.cloning.learn():
+        pass
+    assert all("camera" not in episode.signals for episode in second.cloning.shown)
+    second.cloning.shown = []  # as after a checkpoint
+    for _ in second.learn():
+        pass
+    assert asked == [1]
+    ours, theirs = (learner.insight.normalizer.state_dict() for learner in (first, second))
+    assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)
+
+
+def test_the_critic_learns_from_the_last_iterations(task):
+    generator = torch.Generator().manual_seed(0)
+    critic = Critic(2, few(critic_iterations=2, critic_passes=300), generator)
+    last = torch.tensor([False, True] * 8)
+    for k in range(3):
+        x = torch.stack([torch.full((16,), float(k)), last.float()], 1)
+        critic.learn(x, torch.full((16,), float(k)), last, generator)
+    assert [float(some["reward"][0]) for some in critic.recent] == [1.0, 2.0]
+    first, second = (critic(some["x"][last]).mean() for some in critic.recent)
+    assert first == pytest.approx(1.0, abs=0.2) and second == pytest.approx(2.0, abs=0.2)
+
+
 def test_progress_is_that_of_demonstrations(task):
     shown = demonstrated(unseen(task), cloned(episodes=12), 0)
     assert "camera" not in shown[0].signals
@@ -256,6 +289,7 @@ def test_words_become_their_neighbours():
     ("settings", "message"),
     [
         ({"iterations": 0}, "iterations must be at least 1"),
+        ({"critic_iterations": 0}, "critic_iterations must be at least 1"),
         ({"advantage": "rloo"}, "is not one of gae, grpo"),
         ({"advantage": "grpo", "group": 1}, "a group is two episodes at least"),
         ({"temperature": 0.0}, "temperature must be positive"),
