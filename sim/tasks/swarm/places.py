@@ -17,6 +17,9 @@ SPACING = 0.5  # m between the places of a formation
 APART = 0.5  # m between vehicles that begin anywhere
 LOWEST = 0.7  # m
 DRIFT = 0.3  # m/s of a formation, at most
+CLEAR = 0.5  # m between a pillar's surface and where vehicles begin or are to be
+PASSAGE = 0.6  # m between the surfaces of pillars
+TRIES = 50  # for a pillar to find its place
 PATTERNS = ("grid", "ring", "layers")
 
 
@@ -59,6 +62,38 @@ def sphere(n: int, radius: float, rng: np.random.Generator) -> Places:
     turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
     start, centre = radius * points @ turn, np.array([0.0, 0.0, LOWEST + radius])
     return Places(centre + start, centre - start, np.zeros(3))
+
+
+def pillars(
+    m: int, size: float, radius: float, start: Double, goal: Double, drift: Double, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Pillars (m, 3), x, y and radius `size`, m, beside where vehicles begin, and where goals (n, 3) are until the end.
+
+    `drift` (n, 3), m, is how far goals move until then. All over the disc of that radius around the middle of them all;
+    (0, 0, 0) is one for which there is no room.
+    """
+    middle = 0.5 * (start.mean(axis=0) + goal.mean(axis=0))[:2]
+    found = np.zeros((m, 3), np.float32)
+    for k in range(m):
+        for _ in range(TRIES):
+            at = middle + radius * math.sqrt(rng.uniform()) * _way(rng.uniform(0.0, 2.0 * math.pi))
+            near = min(distance(at, start, start), distance(at, goal, goal + drift))
+            others = np.linalg.norm(found[:k, :2] - at, axis=1)[found[:k, 2] > 0.0]
+            if near > CLEAR + size and (others > PASSAGE + 2.0 * size).all():
+                found[k] = *at, size
+                break
+    return found
+
+
+def _way(angle: float) -> Double:
+    return np.array([math.cos(angle), math.sin(angle)])
+
+
+def distance(at: Double, a: Double, b: Double) -> float:
+    """m from a point (2,) to the nearest of the straight ways from a (n, 3) to b, seen from above."""
+    a, along = a[:, :2], (b - a)[:, :2]
+    share = ((at - a) * along).sum(axis=1) / np.maximum((along**2).sum(axis=1), 1e-12)
+    return float(np.linalg.norm(a + np.clip(share, 0.0, 1.0)[:, None] * along - at, axis=1).min())
 
 
 def formation(n: int, radius: float, rng: np.random.Generator) -> Places:

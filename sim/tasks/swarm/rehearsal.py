@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sim.engines.flight import sense_adjoint_blocks, step_adjoint_blocks
 from sim.engines.flight.airspace import blow_adjoint, view_adjoint
+from sim.engines.flight.pillars import look_around_adjoint
 from sim.engines.flight.rows import (
     BODY_RATE,
     COMMAND_ROWS,
@@ -52,6 +53,7 @@ class Rehearsal(Swarm):
         self._states, self._by_state = room(STATE_ROWS, steps + 1), room(STATE_ROWS, steps + 1)
         self._arrived, self._pushed = room(COMMAND_ROWS, steps), room(1, steps)
         self._orders = np.zeros((steps, *self._order.shape), np.int64)
+        self._rounds = np.zeros((steps, *self._round.shape), np.int64)
         self._cost, self._change = np.zeros((steps, num), np.float32), np.zeros((steps, num, COMMAND_ROWS), np.float32)
         self._flies = np.zeros((steps + 1, num), bool)
         where = slices(task.policy)
@@ -60,6 +62,7 @@ class Rehearsal(Swarm):
             where["neighbours"],
             where["neighbours_velocity"],
         )
+        self._around = where.get("obstacles")
         self._time, self._next = 0, num // task.agents  # control steps in this window; the next episode's number
         # By which share the first episodes are shorter, so that at any time some begin, some cross and some hold.
         self._early = np.repeat(np.arange(self._next) / self._next, task.agents)
@@ -72,7 +75,7 @@ class Rehearsal(Swarm):
 
     def step(self, command: Mapping[str, Array]) -> Step:
         t, before = self._time, self._told
-        self._orders[t] = self._order
+        self._orders[t], self._rounds[t] = self._order, self._round
         step = super().step(command)
         self._time = t + 1
         self._arrived[t], self._states[t + 1] = self._actuators.channel.arrived, self.flight.state
@@ -135,6 +138,9 @@ class Rehearsal(Swarm):
         sense_adjoint_blocks(self._states[t], to_lanes(sane[:, self._own]), self._pulled)
         near, nearing = (np.ascontiguousarray(sane[:, at]) for at in (self._near, self._nearing))
         view_adjoint(self._orders[t], near, nearing, self._pulled)
+        if self._around:
+            around = np.ascontiguousarray(sane[:, self._around])
+            look_around_adjoint(self._states[t], self.each, self._pillars, self._rounds[t], around, self._pulled)
 
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
         """The next window. Where somebody is lost, or all have flown for so many steps, another episode begins."""

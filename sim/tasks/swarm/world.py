@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.flight.airspace import crowd, meet, view
+from sim.engines.flight.airspace import ABSENT, crowd, meet, view
+from sim.engines.flight.pillars import graze, look_around, too_near
+from sim.engines.flight.rows import POSITION
 from sim.engines.flight.together import FlightTogether
 from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
 from sim.engines.vector.rows import tell
@@ -20,8 +22,8 @@ from sim.randomize import sample_parameters
 from sim.registry import load
 from sim.spec import limits, pack, size, slices
 from sim.tasks.quad_hover import random_tilt
-from sim.tasks.swarm import CLOSE, HOLD, LOST_DISTANCE, LOST_RATE
-from sim.tasks.swarm.places import draw
+from sim.tasks.swarm import CLOSE, HOLD, LOST_DISTANCE, LOST_RATE, PILLARS
+from sim.tasks.swarm.places import draw, pillars
 
 if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm
@@ -40,9 +42,11 @@ WEIGHTS = {
 }
 SOFT = 0.03  # m: nearer to its target, the distance counts as its square
 MARGIN = 0.6  # m between centres, from which on others are too near
+BERTH = 0.35  # m from centre to surface, from which on pillars are
+FREE = 10.0  # m: what is told of pillars further away, and of none
 FLOOR = 0.05  # m above the floor, where it is on it
 TILT, ADRIFT, ADRIFT_TURNING = 10.0, 0.2, 0.2  # degrees, m/s and rad/s at most, with which episodes begin
-STARTS, SENSORS = range(2)  # an episode's own streams of random numbers
+STARTS, SENSORS, OBSTACLES = range(3)  # an episode's own streams of random numbers
 # What the engine knows.
 ENGINE = (
     *("position", "rotation", "linear_velocity", "angular_velocity"),
@@ -70,6 +74,9 @@ class Swarm:
         self._actuators = Imperfect(task.commands, num, 0.0, longest)
         self._order = np.zeros((num, self.each - 1), np.int64)  # which rows are near each, the nearest first
         self._crowd, self._slopes = np.zeros(num, np.float32), np.zeros_like(self.flight.state)
+        self._pillars = np.zeros((self.worlds, task.config.obstacles, 3), np.float32)
+        self._round = np.zeros((num, task.config.obstacles), np.int64)  # which are near each, the nearest first
+        self.gap = np.full(num, np.inf, np.float32)
         self._every = np.arange(num)
         self.episode, self.age = np.zeros(num, np.int64), np.zeros(num, np.int64)  # age: control steps
         self.goal, self.drift = np.zeros((2, num, 3), np.float32)
@@ -90,6 +97,11 @@ class Swarm:
         meet(now, self.flight.state, n, gaps)
         self.flight.washed[where], self.flight.nearest[where] = 0.0, gaps[where]
         self.goal[where], self.drift[where] = rest["goal"], rest["drift"]
+        if self.task.config.obstacles:
+            self._pillars[where[::n] // n] = [self._obstacles(*one) for one in zip(worlds.tolist(), drawn, strict=True)]
+            gap = np.empty_like(self.gap)
+            graze(now, self.flight.state, n, self._pillars, gap)
+            self.gap[where] = gap[where]
         self.episode[where], self.age[where], self.lost[where] = np.repeat(worlds, n), 0, False
         self.held[where[::n] // n] = 0
         self._told[where] = self.still
@@ -115,6 +127,13 @@ class Swarm:
         rest = {"goal": goal, "drift": np.tile(drift, (n, 1)), "latency": late}
         return state, sample_parameters(task.vary, rng, self._nominal, n), rest
 
+    def _obstacles(self, number: int, drawn: tuple[dict[str, Array], ...]) -> Array:
+        """Pillars (m, 3) of an airspace, beside the ways of what was `drawn` to begin and to end."""
+        state, _, rest = drawn
+        c, rng = self.task.config, np.random.default_rng([self.seed, number, OBSTACLES])
+        ways = state["position"], rest["goal"], c.episode_s * rest["drift"]
+        return pillars(c.obstacles, c.obstacle_radius, c.radius, *ways, rng)
+
     def _look(self) -> None:
         """Noise-free signals now."""
         flight, at = self.flight, self._columns
@@ -125,7 +144,10 @@ class Swarm:
         told = {"target_position": self.goal + seconds * self.drift, "target_velocity": self.drift}
         told |= {"delay": self._actuators.delay, "wash": flight.read("wash")}
         nearest = flight.read("nearest")
-        told |= {"nearest": nearest, "touched": (nearest < 2.0 * self.task.robot.extent).astype(np.float32)}
+        touched = (nearest < 2.0 * self.task.robot.extent) | (self.gap < self.task.robot.extent)[:, None]
+        told |= {"nearest": nearest, "touched": touched.astype(np.float32)}
+        if self.task.config.obstacles:
+            told |= self._look_around()
         for name, value in told.items():
             tell(value, self._every, at[name].start, self._table)
         now = self.truth()
@@ -134,6 +156,18 @@ class Swarm:
         flies = (now["position"][:, 2] > FLOOR) & (away < LOST_DISTANCE) & (fast < LOST_RATE)
         tell(~flies[:, None], self._every, at["strayed"].start, self._table)  # nor does what is not a number
         crowd(flight.state, self.each, MARGIN, self._crowd, self._slopes)
+        if self.task.config.obstacles:
+            too_near(flight.state, self.each, self._pillars, BERTH, self._crowd, self._slopes)
+
+    def _look_around(self) -> dict[str, Array]:
+        """What is known of pillars; what is told of the nearest ones, too, in the table."""
+        flight, at = self.flight, self._columns["obstacles"].start
+        look_around(flight.state, self.each, self._pillars, self._round, at, PILLARS, self._table)
+        position, own = flight.read("position"), np.repeat(self._pillars, self.each, axis=0)
+        axes = np.zeros_like(own)
+        axes[:, :, :2] = own[:, :, :2] - position[:, None, :2]
+        axes[own[:, :, 2] <= 0.0] = ABSENT
+        return {"pillars": axes.reshape(self.num, -1), "obstacle_gap": np.minimum(self.gap, FREE)[:, None]}
 
     def sensed(self) -> Array:
         return self._sensors.channel.arrived
@@ -150,7 +184,10 @@ class Swarm:
         told = pack(self.task.commands, command)
         self.lost |= ~np.isfinite(told).all(axis=1)
         told = np.clip(np.nan_to_num(told), self._low, self._high)
+        earlier = self.flight.state[:, POSITION : POSITION + 2].copy()
         self.flight.advance(self._actuators.send(to_lanes(told)))
+        if self.task.config.obstacles:
+            graze(earlier, self.flight.state, self.each, self._pillars, self.gap)
         self.age += 1
         before, self._told = self._told, told
         self._look()
@@ -196,6 +233,8 @@ class Swarm:
         flight = self.flight
         found: dict[str, NDArray[Any]] = {name: getattr(flight, name) for name in ("state", "values", "derived")}
         found |= {"washed": flight.washed, "nearest": flight.nearest, "table": self._table, "told": self._told}
+        if self.task.config.obstacles:
+            found |= {"pillars": self._pillars, "gap": self.gap}
         for link, own in (("sensors", self._sensors), ("actuators", self._actuators)):
             found |= {f"{link}.{name}": value for name, value in own.arrays().items()}
         return found | {k: getattr(self, k) for k in ("episode", "age", "goal", "drift", "held", "lost")}

@@ -23,9 +23,12 @@ NEAR = np.array(
 )  # above one another, too near
 
 
-def start(path: str = "torch", vary: bool = False, **changes: Any) -> Any:
+PILLARS = np.array([[0.2, 0.1, 0.1], [-0.3, 0.2, 0.15]], np.float32)
+
+
+def start(path: str = "torch", vary: bool = False, obstacles: int = 0, **changes: Any) -> Any:
     settings = {"network": "mlp", "hidden": [16], "num_envs": 16, "window": 16, "updates": 4, "adjoint_clip": 1e9}
-    task = make("quad_swarm", vehicles=4, radius=0.5, vary=vary, episode_s=1.0)
+    task = make("quad_swarm", vehicles=4, radius=0.5, vary=vary, episode_s=1.0, obstacles=obstacles)
     return Apg(task, ApgConfig(**{**settings, "path": path, **changes}), 0).path
 
 
@@ -39,15 +42,17 @@ def crowded(path: Worlds) -> dict[str, Any]:
         parameters[-1].fill_(0.347)
     places = np.tile(NEAR, (4, 1)) + 0.02 * np.random.default_rng(0).normal(size=(16, 3))
     world.flight.state[0, :3] = places.T
+    world._pillars[:] = PILLARS[: world._pillars.shape[1]]
     world._look()
     world._sensors.send(world._table)
     state: dict[str, Any] = world.state_dict()
     return state
 
 
-def test_the_gradient_agrees_with_differences() -> None:
-    """Of the weights of a policy that all fly by, through downwash, and neighbours that are seen and avoided."""
-    path, generator = start(), torch.Generator().manual_seed(1)
+@pytest.mark.parametrize("obstacles", [0, 2])
+def test_the_gradient_agrees_with_differences(obstacles: int) -> None:
+    """Of the weights of a policy that all fly by, through downwash, and what is seen and avoided."""
+    path, generator = start(obstacles=obstacles), torch.Generator().manual_seed(1)
     state = crowded(path)
 
     def cost() -> float:
@@ -76,7 +81,7 @@ def test_the_gradient_agrees_with_differences() -> None:
 @pytest.mark.parametrize(("kind", "hidden"), [("gru", [16, 16]), ("mlp", [16, 8])])
 def test_kernels_do_as_torch_does(kind: str, hidden: list[int]) -> None:
     same = {"vary": True, "network": kind, "hidden": hidden, "window": 20, "ahead": 3}
-    torchs, kernels = start("torch", **same), start("fused", **same)
+    torchs, kernels = (start(path, obstacles=2, **same) for path in ("torch", "fused"))
     assert isinstance(torchs, Worlds) and isinstance(kernels, FusedWorlds)
     for _ in range(2):
         (one, _), (other, _) = torchs.window(), kernels.window()

@@ -221,7 +221,7 @@ def test_pettingzoo(vehicles: int):
 
 def test_mirrored_signals_have_mirrored_commands():
     """Of those who keep to no side."""
-    env = opened(2, vary=False, expert="straight")
+    env = opened(2, vary=False, expert="straight", obstacles=2)
     flown(env, 20)
     seen = env.truth()
     for mirror in env.task.mirrors:
