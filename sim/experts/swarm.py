@@ -35,6 +35,7 @@ ASIDE = 0.35  # rad by which everybody keeps to the right, far from its target: 
 PASSES = 12
 TINY = 1e-9
 FAR = 1e3  # m
+LEVEL = np.array([1.0, 1.0, 0.0])
 
 
 @functools.lru_cache(maxsize=8)
@@ -71,15 +72,18 @@ def _others(signals: Mapping[str, Array]) -> tuple[Double, Double]:
     return _half_spaces(place, nearing, np.asarray(signals["linear_velocity"], np.float64) * STRETCH, APART, 0.5)
 
 
-def _pillars(signals: Mapping[str, Array], apart: float) -> tuple[Double, Double]:
-    """Those of pillars, which do nothing, and have no height."""
-    place = signals["pillars"].reshape(len(signals["position"]), -1, 3) * (1.0, 1.0, 0.0)
-    place[(np.abs(place) < TINY).all(axis=-1)] = FAR  # who is not there
-    level = np.asarray(signals["linear_velocity"], np.float64) * (1.0, 1.0, 0.0)
-    return _half_spaces(place, np.broadcast_to(level[:, None], place.shape), level, apart, 1.0)
+def _pillars(signals: Mapping[str, Array], extent: float) -> tuple[Double, Double]:
+    """Those of pillars, which do nothing, and have no height, for vehicles that reach so far, m."""
+    told = np.asarray(signals["pillars"], np.float64).reshape(len(signals["position"]), -1, 3)
+    radius, there = told[..., 2:], told[..., 2:] > 0.0
+    place = np.where(there, told * LEVEL, FAR)
+    level = np.asarray(signals["linear_velocity"], np.float64) * LEVEL
+    return _half_spaces(place, np.broadcast_to(level[:, None], place.shape), level, radius + extent + BERTH, 1.0)
 
 
-def _half_spaces(place: Double, nearing: Double, own: Double, apart: float, share: float) -> tuple[Double, Double]:
+def _half_spaces(
+    place: Double, nearing: Double, own: Double, apart: Double | float, share: float
+) -> tuple[Double, Double]:
     """Of each thing (n, things, 3) there: a velocity on the plane, and its normal toward what is allowed.
 
     `nearing`: its velocity relative to it; `own` (n, 3); `share`: of what it takes to keep `apart` m.
@@ -108,10 +112,8 @@ def avoiding(task: QuadSwarm, signals: Mapping[str, Array]) -> dict[str, Array]:
     velocity = _wanted(signals, ASIDE) * STRETCH
     point, normal = _others(signals)
     if task.config.obstacles:  # the first: they are met last
-        keep = task.config.obstacle_radius + task.robot.extent + BERTH
-        point, normal = (
-            np.concatenate(both, axis=1) for both in zip(_pillars(signals, keep), (point, normal), strict=True)
-        )
+        pillars = _pillars(signals, task.robot.extent)
+        point, normal = (np.concatenate(both, axis=1) for both in zip(pillars, (point, normal), strict=True))
     for _ in range(PASSES):
         for k in range(point.shape[1] - 1, -1, -1):
             short = ((point[:, k] - velocity) * normal[:, k]).sum(axis=1, keepdims=True)

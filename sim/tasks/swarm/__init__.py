@@ -140,7 +140,7 @@ class QuadSwarm:
             # From it to the nearest surfaces, level; who is not there is 10 m below.
             self.policy += (Signal("obstacles", (3 * PILLARS,), "m", "world", imperfections=(Noise(SEEN),)),)
             self.privileged += (
-                Signal("pillars", (3 * c.obstacles,), "m", "world"),  # from it to their axes, level
+                Signal("pillars", (3 * c.obstacles,), "m", "world"),  # x and y from it to their axes, and radii
                 Signal("obstacle_gap", (1,), "m"),  # from its centre to the nearest surface, as `nearest`
             )
         self.commands = delayed(self.robot.commands, 0.0, c.delay_high if c.vary else 0.0)

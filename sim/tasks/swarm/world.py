@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.flight.airspace import ABSENT, crowd, meet, view
+from sim.engines.flight.airspace import crowd, meet, view
 from sim.engines.flight.pillars import graze, look_around, too_near
 from sim.engines.flight.rows import POSITION
 from sim.engines.flight.together import FlightTogether
@@ -164,10 +164,9 @@ class Swarm:
         flight, at = self.flight, self._columns["obstacles"].start
         look_around(flight.state, self.each, self._pillars, self._round, at, PILLARS, self._table)
         position, own = flight.read("position"), np.repeat(self._pillars, self.each, axis=0)
-        axes = np.zeros_like(own)
-        axes[:, :, :2] = own[:, :, :2] - position[:, None, :2]
-        axes[own[:, :, 2] <= 0.0] = ABSENT
-        return {"pillars": axes.reshape(self.num, -1), "obstacle_gap": np.minimum(self.gap, FREE)[:, None]}
+        own[:, :, :2] -= position[:, None, :2]
+        own[own[:, :, 2] <= 0.0] = 0.0
+        return {"pillars": own.reshape(self.num, -1), "obstacle_gap": np.minimum(self.gap, FREE)[:, None]}
 
     def sensed(self) -> Array:
         return self._sensors.channel.arrived

@@ -1,11 +1,12 @@
 """Swarms among pillars: where those stand, what vehicles are told of them, what a touch does, who flies around them."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from sim.engines.flight.airspace import ABSENT
+from policies.runner.report import Report, _flown
 from sim.env import make_env
 from sim.tasks import make
 from sim.tasks.swarm import PILLARS, QuadSwarm, places
@@ -58,7 +59,7 @@ def test_a_touch_ends_it_and_says_so() -> None:
     env._look()
     seen = env.truth()
     np.testing.assert_allclose(seen["obstacles"][0].reshape(PILLARS, 3), [[0.2, 0, 0], [1.2, 0, 0]], atol=1e-5)
-    np.testing.assert_array_equal(seen["pillars"][0, 6:], ABSENT)
+    np.testing.assert_allclose(seen["pillars"][0], [0.35, 0, 0.15, 1.35, 0, 0.15, 0, 0, 0], atol=1e-6)
     hover = {"motor_command": np.full((4, 4), env.task.robot.hover_command, np.float32)}
     for _ in range(12):
         step = env.step(hover)
@@ -104,3 +105,13 @@ def test_who_avoids_others_avoids_pillars_and_who_flies_straight_does_not() -> N
 def test_wrong_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="obstacles must be between 0 and 8, and obstacle_radius between 0.02 and 0.5"):
         make("quad_swarm", **settings)
+
+
+def test_a_film_shows_the_pillars_of_the_first_airspace() -> None:
+    env = opened(2)
+    env._pillars[0, 2] = 0.0
+    env._look()
+    now = env.truth() | {name: np.zeros((8, 1), np.float32) for name in ("success", "terminated")}
+    flight = {name: np.stack([value] * 3) for name, value in now.items()}
+    report = SimpleNamespace(flight=flight, openings=None, agents=4, rate_hz=100.0, vehicle=env.task.robot)
+    np.testing.assert_allclose(_flown(cast(Report, report))["pillars"], env._pillars[0, :2], atol=1e-5)
