@@ -67,7 +67,6 @@ class VlaRlConfig:
     critic_hidden: list[int] = field(default_factory=lambda: [128, 128])
     critic_learning_rate: float = 1e-3
     critic_passes: int = 12  # per iteration
-    critic_iterations: int = 1  # whose chunks it learns from: the last ones
     critic_alone: int = 2  # iterations at the beginning in which only the critic learns, of gae
     shares: int = 0  # of each batch, that learners have; 0: 1 each
     epochs: int = 2  # passes over the chunks of an iteration
@@ -82,7 +81,7 @@ class VlaRlConfig:
     ema_decay: float = 0.99  # kept of the averaged weights per minibatch
 
     def __post_init__(self) -> None:
-        counts = ("iterations", "episodes", "num_envs", "critic_passes", "critic_iterations", "epochs", "batch_size")
+        counts = ("iterations", "episodes", "num_envs", "critic_passes", "epochs", "batch_size")
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -135,7 +134,7 @@ class VlaRl(Stateful):
         self.insight = Insight(task)
         self.potential = Progress(self.insight.size, self.generator)
         judged = self.insight.size + len(task.instructions) + 1
-        self.critic = Critic(judged, config, self.generator)
+        self.critic = Critic(judged, config.critic_hidden, config.critic_learning_rate, self.generator)
         self.curriculum = Curriculum(task, stream(seed, SPEAKING), even=not config.curriculum)
         self.localisation = Localisation(task, self.insight, self.improvement, config, self.generator)
         said = [instructions.learned for instructions in task.instructions]
@@ -238,7 +237,7 @@ class VlaRl(Stateful):
         advantage = estimated(reward, value, last, config.gamma, config.gae_lambda)
         target = value + advantage
         metrics = {"explained_variance": explained(target, value), "reward": float(reward.mean())}
-        self.critic.learn(judged, reward, last, self.generator)
+        self.critic.fit(judged, target, config.critic_passes, self.generator)
         if self.iteration < config.critic_alone:
             return torch.zeros(len(x)), metrics
         return levelled(advantage, thing), metrics

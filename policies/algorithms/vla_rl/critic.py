@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from policies.algorithms.vla_rl.returns import estimated
 from policies.learning.networks import Stateful, descend, mlp
-
-if TYPE_CHECKING:
-    from policies.algorithms.vla_rl import VlaRlConfig
 
 BATCH = 256
 
@@ -20,13 +14,10 @@ class Critic(Stateful):
     """The discounted sum of the rewards to come, for what is seen, what was asked for and the share of the time."""
 
     state_parts = ("network", "optimizer")
-    state_values = ("recent",)
 
-    def __init__(self, inputs: int, config: VlaRlConfig, generator: torch.Generator) -> None:
-        self.config = config
-        self.network = mlp([inputs, *config.critic_hidden, 1], generator, last_gain=0.1)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), config.critic_learning_rate)
-        self.recent: list[dict[str, Tensor]] = []  # of each iteration: x (n, k), reward (n,), last (n,)
+    def __init__(self, inputs: int, hidden: list[int], rate: float, generator: torch.Generator) -> None:
+        self.network = mlp([inputs, *hidden, 1], generator, last_gain=0.1)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), rate)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -34,14 +25,9 @@ class Critic(Stateful):
         value: Tensor = self.network(x)[:, 0]
         return value
 
-    def learn(self, x: Tensor, reward: Tensor, last: Tensor, generator: torch.Generator) -> None:
-        """From the chunks of an iteration, episode after episode, and of those before it: x (n, k), the others (n,)."""
-        kept = [*self.recent, {"x": x, "reward": reward, "last": last}]
-        self.recent = kept[-self.config.critic_iterations :]
-        x, reward, last = (torch.cat([some[name] for some in self.recent]) for name in ("x", "reward", "last"))
-        value = self(x)
-        target = value + estimated(reward, value, last, self.config.gamma, self.config.gae_lambda)
-        for _ in range(self.config.critic_passes):
+    def fit(self, x: Tensor, target: Tensor, passes: int, generator: torch.Generator) -> None:
+        """So many passes over inputs (n, k) and what came of them (n,)."""
+        for _ in range(passes):
             for index in torch.randperm(len(x), generator=generator).split(BATCH):
                 descend(self.optimizer, (self.network(x[index])[:, 0] - target[index]).square().mean())
 
