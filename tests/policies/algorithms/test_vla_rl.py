@@ -10,7 +10,6 @@ import torch
 from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig
 from policies.algorithms.vla_rl import VlaRl, VlaRlConfig
-from policies.algorithms.vla_rl.critic import Critic
 from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
 from policies.algorithms.vla_rl.insight import Insight, unseen
@@ -66,12 +65,12 @@ def test_the_success_of_a_poor_clone_rises(task, advantage, iterations):
 
 def test_it_goes_on_exactly_from_where_it_was_saved(task, tmp_path):
     torch.manual_seed(7)  # nothing may depend on it
-    whole, first = (VlaRl(task, few(critic_iterations=2), 0) for _ in range(2))
+    whole, first = (VlaRl(task, few(), 0) for _ in range(2))
     rows = [*whole.learn()]
     for _ in zip(range(3), first.learn(), strict=False):
         pass
     checkpoint.save(tmp_path / "checkpoint.npz", first.state_dict())
-    second = VlaRl(task, few(critic_iterations=2), 1)  # whatever it drew must be overwritten
+    second = VlaRl(task, few(), 1)  # whatever it drew must be overwritten
     second.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
     assert [*second.learn()] == rows[3:]
     ours, theirs = (made.improvement.average.state_dict() for made in (whole, second))
@@ -250,18 +249,6 @@ def test_what_was_cloned_is_not_demonstrated_again(task, monkeypatch):
     assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)
 
 
-def test_the_critic_learns_from_the_last_iterations(task):
-    generator = torch.Generator().manual_seed(0)
-    critic = Critic(2, few(critic_iterations=2, critic_passes=300), generator)
-    last = torch.tensor([False, True] * 8)
-    for k in range(3):
-        x = torch.stack([torch.full((16,), float(k)), last.float()], 1)
-        critic.learn(x, torch.full((16,), float(k)), last, generator)
-    assert [float(some["reward"][0]) for some in critic.recent] == [1.0, 2.0]
-    first, second = (critic(some["x"][last]).mean() for some in critic.recent)
-    assert first == pytest.approx(1.0, abs=0.2) and second == pytest.approx(2.0, abs=0.2)
-
-
 def test_progress_is_that_of_demonstrations(task):
     shown = demonstrated(unseen(task), cloned(episodes=12), 0)
     assert "camera" not in shown[0].signals
@@ -289,7 +276,6 @@ def test_words_become_their_neighbours():
     ("settings", "message"),
     [
         ({"iterations": 0}, "iterations must be at least 1"),
-        ({"critic_iterations": 0}, "critic_iterations must be at least 1"),
         ({"advantage": "rloo"}, "is not one of gae, grpo"),
         ({"advantage": "grpo", "group": 1}, "a group is two episodes at least"),
         ({"temperature": 0.0}, "temperature must be positive"),
