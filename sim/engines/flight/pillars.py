@@ -93,18 +93,20 @@ def look_around_adjoint(state, each, pillars, order, slopes, g):
 
 @kernel
 def too_near(state, each, pillars, margin, cost, slopes):
-    """Add what it costs to be closer than `margin` m to a surface: the square of what is missing of it, as a share.
+    """Add what it costs to be closer than `margin` m to a surface: the square of what is missing, as a share.
 
-    To cost (n,), and to slopes (blocks, STATE_ROWS, LANES): how the sum of all changes with each state.
+    Of the way from there to the axis, so that nothing is steeper inside. To cost (n,), and to slopes (blocks,
+    STATE_ROWS, LANES): how the sum of all changes with each state.
     """
     for row in range(len(cost)):
         own, lane, world = slopes[row // LANES], row % LANES, row // each
         for k in range(pillars.shape[1]):
             x, y, long = aside(state, row, pillars, world, k)
-            missing = 1.0 - (long - pillars[world, k, 2]) / margin
+            reach = pillars[world, k, 2] + margin
+            missing = 1.0 - long / reach
             if pillars[world, k, 2] <= 0.0 or missing <= 0.0:
                 continue
             cost[row] += missing * missing
-            steep = 2.0 * missing / (margin * long)
+            steep = 2.0 * missing / (reach * long)
             own[POSITION, lane] += steep * x
             own[POSITION + 1, lane] += steep * y

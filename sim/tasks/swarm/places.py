@@ -69,24 +69,21 @@ def pillars(
 ) -> NDArray[np.float32]:
     """Pillars (m, 3), x, y and radius `size`, m, beside where vehicles begin, and where goals (n, 3) are until the end.
 
-    `drift` (n, 3), m, is how far goals move until then. All over the disc of that radius around the middle of them all;
-    (0, 0, 0) is one for which there is no room.
+    `drift` (n, 3), m, is how far goals move until then. Each is somewhere on the disc of that radius around the middle
+    between a vehicle's start and its goal; (0, 0, 0) is one for which there is no room.
     """
-    middle = 0.5 * (start.mean(axis=0) + goal.mean(axis=0))[:2]
+    middle = 0.5 * (start + goal)[:, :2]
     found = np.zeros((m, 3), np.float32)
     for k in range(m):
         for _ in range(TRIES):
-            at = middle + radius * math.sqrt(rng.uniform()) * _way(rng.uniform(0.0, 2.0 * math.pi))
+            angle, away = rng.uniform(0.0, 2.0 * math.pi), radius * math.sqrt(rng.uniform())
+            at = middle[rng.integers(len(middle))] + away * np.array([math.cos(angle), math.sin(angle)])
             near = min(distance(at, start, start), distance(at, goal, goal + drift))
             others = np.linalg.norm(found[:k, :2] - at, axis=1)[found[:k, 2] > 0.0]
             if near > CLEAR + size and (others > PASSAGE + 2.0 * size).all():
                 found[k] = *at, size
                 break
     return found
-
-
-def _way(angle: float) -> Double:
-    return np.array([math.cos(angle), math.sin(angle)])
 
 
 def distance(at: Double, a: Double, b: Double) -> float:

@@ -42,7 +42,7 @@ WEIGHTS = {
 }
 SOFT = 0.03  # m: nearer to its target, the distance counts as its square
 MARGIN = 0.6  # m between centres, from which on others are too near
-BERTH = 0.35  # m from centre to surface, from which on pillars are
+BERTH = 0.45  # m from centre to surface, from which on pillars are
 FREE = 10.0  # m: what is told of pillars further away, and of none
 FLOOR = 0.05  # m above the floor, where it is on it
 TILT, ADRIFT, ADRIFT_TURNING = 10.0, 0.2, 0.2  # degrees, m/s and rad/s at most, with which episodes begin
