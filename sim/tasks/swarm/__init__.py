@@ -49,6 +49,7 @@ class SwarmConfig:
 
     robot: str = "crazyflie"
     vehicles: int = 8
+    fewest: int = 0  # vehicles of groups that learn with nobody else in every other episode; 0: always all together
     mode: str = "crossing"  # crossing: of a circle | sphere | formation: which moves | mixed: each of them
     radius: float = 2.0  # m, of circle and sphere
     neighbours: int = 4  # the nearest ones, of whom each is told
@@ -68,6 +69,8 @@ class SwarmConfig:
             raise ValueError(f"expert {self.expert!r} is not one of avoiding, straight")
         if not 2 <= self.vehicles <= MOST:
             raise ValueError(f"vehicles must be between 2 and {MOST}, got {self.vehicles}")
+        if self.fewest and not 2 <= self.fewest <= self.vehicles:
+            raise ValueError(f"fewest must be 0, or between 2 and vehicles ({self.vehicles}), got {self.fewest}")
         if not 1 <= self.neighbours < MOST:
             raise ValueError(f"neighbours must be between 1 and {MOST - 1}, got {self.neighbours}")
         if not (0 <= self.obstacles <= MOST_PILLARS and 0.02 <= self.obstacle_radius <= 0.5):

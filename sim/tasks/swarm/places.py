@@ -20,6 +20,7 @@ DRIFT = 0.3  # m/s of a formation, at most
 CLEAR = 0.5  # m between a pillar's surface and where vehicles begin or are to be
 PASSAGE = 0.6  # m between the surfaces of pillars
 TRIES = 50  # for a pillar to find its place
+FAR = 60.0  # m between groups that know nothing of one another
 PATTERNS = ("grid", "ring", "layers")
 
 
@@ -28,7 +29,7 @@ class Places(NamedTuple):
 
     start: Double  # (n, 3)
     goal: Double  # (n, 3), at first
-    drift: Double  # (3,), with which goals move
+    drift: Double  # (3,) or (n, 3), with which goals move
 
 
 def least(mode: str, n: int, radius: float) -> list[float]:
@@ -43,6 +44,21 @@ def draw(mode: str, n: int, radius: float, rng: np.random.Generator) -> Places:
     if mode == "mixed":
         mode = str(rng.choice(MODES[:3]))
     return {"crossing": crossing, "sphere": sphere, "formation": formation}[mode](n, radius, rng)
+
+
+def parted(mode: str, n: int, fewest: int, radius: float, rng: np.random.Generator) -> Places:
+    """Those of n vehicles, in every other episode of all together, else of groups of at least `fewest`, far apart."""
+    sizes: list[int] = []
+    left = n
+    while left:
+        size = n if not sizes and rng.random() < 0.5 else int(rng.integers(min(fewest, left), left + 1))
+        sizes.append(left if left - size < fewest else size)
+        left -= sizes[-1]
+    groups = [draw(mode, size, radius, rng) for size in sizes]
+    centre = np.repeat(np.arange(len(sizes)), sizes)
+    away = FAR * np.stack([centre % 3, centre // 3, 0 * centre], axis=1)
+    start, goal = (np.concatenate([getattr(g, k) for g in groups]) + away for k in ("start", "goal"))
+    return Places(start, goal, np.repeat([g.drift for g in groups], sizes, axis=0))
 
 
 def crossing(n: int, radius: float, rng: np.random.Generator) -> Places:

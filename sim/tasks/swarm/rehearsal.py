@@ -1,7 +1,8 @@
 """Swarms for learners that follow gradients: what a window of control steps costs, and its derivative.
 
 Nobody stops for a touch here: who is too near to others pays for it, and more so where they overlap. Who is lost pays
-no more, and its airspace begins another episode after the window.
+no more, and its airspace begins another episode after the window. Everybody keeps to the right a little: who meets
+head-on must choose a side, and the costs of both sides are the same otherwise.
 
 The gradient passes through vehicles, latency, sensing, downwash, and from each vehicle to the others that see it. Noise
 and lost packets add nothing to it.
@@ -28,15 +29,21 @@ from sim.engines.flight.rows import (
     STATE_ROWS,
     VELOCITY,
 )
-from sim.engines.vector.blocks import from_lanes, to_lanes
+from sim.engines.vector.blocks import from_lanes, sane, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.env import Step
 from sim.randomize import Array
 from sim.spec import slices
+from sim.tasks.swarm.places import Places, parted
 from sim.tasks.swarm.world import Swarm
 
 if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm
+
+
+ASIDE = 0.6  # m/s, to the right of the way to its place: far from it the speed aside that costs nothing
+ROUND = 1.0  # m from it, where "far" begins
+RIGHT = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], np.float32)  # rows turned, a quarter, to there
 
 
 class Rehearsal(Swarm):
@@ -69,6 +76,10 @@ class Rehearsal(Swarm):
         self.reset(range(num), np.repeat(range(self._next), task.agents).tolist())
         self._begin()
 
+    def _places(self, rng: np.random.Generator) -> Places:
+        c = self.task.config
+        return parted(c.mode, self.each, c.fewest, c.radius, rng) if c.fewest else super()._places(rng)
+
     def _begin(self) -> None:
         self._time = 0
         self._states[0], self._flies[0] = self.flight.state, True
@@ -92,11 +103,26 @@ class Rehearsal(Swarm):
         """How the sum of the costs of a state changes with it, (blocks, STATE_ROWS, LANES)."""
         state = self.flight.state
         out[:] = -self.weights["crowd"] * self._slopes
-        off, moving = now["position"] - now["target_position"], now["linear_velocity"] - now["target_velocity"]
-        out[:, POSITION : POSITION + 3] += to_lanes(-self.weights["away"] * off / away[:, None])
+        off, moving = now["position"] - now["target_position"], self._moving(now)
+        far = np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
+        # Of the speed aside, which falls with the distance: turned back, and along the way to its place.
+        back = (moving @ RIGHT.T - off * (moving * (off @ RIGHT)).sum(axis=1, keepdims=True) / far**2) / far
+        slope = -self.weights["away"] * off / away[:, None] - 2.0 * self.weights["speed"] * np.float32(ASIDE) * back
+        out[:, POSITION : POSITION + 3] += to_lanes(slope)
         out[:, VELOCITY : VELOCITY + 3] += to_lanes(-2.0 * self.weights["speed"] * moving)
         out[:, BODY_RATE : BODY_RATE + 3] += -2.0 * self.weights["turning"] * state[:, BODY_RATE : BODY_RATE + 3]
         out[:, QUATERNION] += 2.0 * self.weights["tilt"] * state[:, QUATERNION]  # the cost is that of 1 - w^2
+
+    def _moving(self, now: Mapping[str, Array]) -> Array:
+        """Velocities (num, 3) relative to those that cost nothing."""
+        off = now["position"] - now["target_position"]
+        far = np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
+        moving: Array = now["linear_velocity"] - now["target_velocity"] + np.float32(ASIDE) * (off @ RIGHT) / far
+        return moving
+
+    def _terms(self, now: Mapping[str, Array], before: Array, ends: NDArray[np.bool_]) -> dict[str, Array]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return {**super()._terms(now, before, ends), "speed": (self._moving(now) ** 2).sum(axis=1)}
 
     def costs(self) -> tuple[Array, NDArray[np.bool_]]:
         """(steps, num) of each control step, and who was flying before it."""
@@ -134,9 +160,9 @@ class Rehearsal(Swarm):
 
     def pull_sensed(self, t: int, slopes: Array) -> None:
         """Add what follows from the gradient (num, m) by the policy's signals, one after the other, before step t."""
-        sane = np.nan_to_num(slopes)
-        sense_adjoint_blocks(self._states[t], to_lanes(sane[:, self._own]), self._pulled)
-        near, nearing = (np.ascontiguousarray(sane[:, at]) for at in (self._near, self._nearing))
+        slopes = sane(slopes)
+        sense_adjoint_blocks(self._states[t], to_lanes(slopes[:, self._own]), self._pulled)
+        near, nearing = (np.ascontiguousarray(slopes[:, at]) for at in (self._near, self._nearing))
         view_adjoint(self._orders[t], near, nearing, self._pulled)
         if self._around:
             around = np.ascontiguousarray(sane[:, self._around])

@@ -12,7 +12,7 @@ from sim.engines.flight.airspace import crowd, meet, view
 from sim.engines.flight.pillars import graze, look_around, too_near
 from sim.engines.flight.rows import POSITION
 from sim.engines.flight.together import FlightTogether
-from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
+from sim.engines.vector.blocks import blocks, from_lanes, sane, to_lanes
 from sim.engines.vector.rows import tell
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
@@ -23,7 +23,7 @@ from sim.registry import load
 from sim.spec import limits, pack, size, slices
 from sim.tasks.quad_hover import random_tilt
 from sim.tasks.swarm import CLOSE, HOLD, LOST_DISTANCE, LOST_RATE, PILLARS
-from sim.tasks.swarm.places import draw, pillars
+from sim.tasks.swarm.places import Places, draw, pillars
 
 if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm
@@ -77,6 +77,7 @@ class Swarm:
         self._pillars = np.zeros((self.worlds, task.config.obstacles, 3), np.float32)
         self._round = np.zeros((num, task.config.obstacles), np.int64)  # which are near each, the nearest first
         self.gap = np.full(num, np.inf, np.float32)
+        self._now, self._away = self._by_name(), np.zeros(num, np.float32)
         self._every = np.arange(num)
         self.episode, self.age = np.zeros(num, np.int64), np.zeros(num, np.int64)  # age: control steps
         self.goal, self.drift = np.zeros((2, num, 3), np.float32)
@@ -115,7 +116,7 @@ class Swarm:
     def _start(self, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
         """State, parameters and the rest of one world's vehicles, (n, k) by name."""
         task, n = self.task, self.each
-        start, goal, drift = draw(task.config.mode, n, task.config.radius, rng)
+        start, goal, drift = self._places(rng)
         state: dict[str, Array] = {
             "position": start,
             "quaternion": random_tilt(rng, n, TILT),
@@ -124,7 +125,7 @@ class Swarm:
             "rotor_speed": np.full((n, 4), task.robot.hover_command),
         }
         late = np.array([rng.uniform(*s.delay_range(), n) for s in task.commands]).T
-        rest = {"goal": goal, "drift": np.tile(drift, (n, 1)), "latency": late}
+        rest = {"goal": goal, "drift": np.broadcast_to(drift, (n, 3)), "latency": late}
         return state, sample_parameters(task.vary, rng, self._nominal, n), rest
 
     def _obstacles(self, number: int, drawn: tuple[dict[str, Array], ...]) -> Array:
@@ -133,6 +134,10 @@ class Swarm:
         c, rng = self.task.config, np.random.default_rng([self.seed, number, OBSTACLES])
         ways = state["position"], rest["goal"], c.episode_s * rest["drift"]
         return pillars(c.obstacles, c.obstacle_radius, c.radius, *ways, rng)
+
+    def _places(self, rng: np.random.Generator) -> Places:
+        """Those of one airspace."""
+        return draw(self.task.config.mode, self.each, self.task.config.radius, rng)
 
     def _look(self) -> None:
         """Noise-free signals now."""
@@ -150,11 +155,13 @@ class Swarm:
             told |= self._look_around()
         for name, value in told.items():
             tell(value, self._every, at[name].start, self._table)
-        now = self.truth()
-        away = np.linalg.norm(now["position"] - now["target_position"], axis=1)
-        fast = np.linalg.norm(now["angular_velocity"], axis=1)
-        flies = (now["position"][:, 2] > FLOOR) & (away < LOST_DISTANCE) & (fast < LOST_RATE)
-        tell(~flies[:, None], self._every, at["strayed"].start, self._table)  # nor does what is not a number
+        self._now = now = self._by_name()
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._away = np.sqrt(((now["position"] - now["target_position"]) ** 2).sum(axis=1))
+            fast = np.sqrt((now["angular_velocity"] ** 2).sum(axis=1))
+        flies = (now["position"][:, 2] > FLOOR) & (self._away < LOST_DISTANCE) & (fast < LOST_RATE)
+        now["strayed"][:, 0] = ~flies  # nor does what is not a number
+        tell(now["strayed"], self._every, at["strayed"].start, self._table)
         crowd(flight.state, self.each, MARGIN, self._crowd, self._slopes)
         if self.task.config.obstacles:
             too_near(flight.state, self.each, self._pillars, BERTH, self._crowd, self._slopes)
@@ -176,13 +183,16 @@ class Swarm:
         return self.truth() | {name: arrived[:, at] for name, at in slices(self.task.policy).items()}
 
     def truth(self) -> dict[str, Array]:
+        return dict(self._now)
+
+    def _by_name(self) -> dict[str, Array]:
         now = from_lanes(self._table, self.num)
         return {name: now[:, at] for name, at in self._columns.items()}
 
     def step(self, command: Mapping[str, Array]) -> Step:
         told = pack(self.task.commands, command)
         self.lost |= ~np.isfinite(told).all(axis=1)
-        told = np.clip(np.nan_to_num(told), self._low, self._high)
+        told = np.clip(sane(told), self._low, self._high)
         earlier = self.flight.state[:, POSITION : POSITION + 2].copy()
         self.flight.advance(self._actuators.send(to_lanes(told)))
         if self.task.config.obstacles:
@@ -194,12 +204,12 @@ class Swarm:
         now = self.truth()
         ends = self.lost | (now["touched"][:, 0] > 0.0) | (now["strayed"][:, 0] > 0.0)
         terms = self._terms(now, before, ends)
-        there = np.linalg.norm(now["position"] - now["target_position"], axis=1) < CLOSE
+        there = self._away < CLOSE
         self.held = np.where((there & ~ends).reshape(-1, self.each).all(axis=1), self.held + 1, 0)
         done = np.repeat(self.held >= round(HOLD * self.task.rate_hz), self.each)
         with np.errstate(invalid="ignore", over="ignore"):
             reward = sum(self.weights[name] * value for name, value in terms.items())
-        return Step(np.nan_to_num(np.asarray(reward, np.float32)), done, ends, terms)
+        return Step(sane(np.asarray(reward, np.float32)), done, ends, terms)
 
     def _terms(self, now: Mapping[str, Array], before: Array, ends: NDArray[np.bool_]) -> dict[str, Array]:
         """Of the reward (num,), unweighted."""

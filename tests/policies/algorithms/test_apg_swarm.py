@@ -9,6 +9,7 @@ import torch
 
 from deploy import PolicyFile
 from policies.algorithms.apg import MEASURED, Apg, ApgConfig, Fused, windows
+from policies.algorithms.apg.alone import learned_alone
 from policies.algorithms.apg.fused_worlds import FusedWorlds
 from policies.algorithms.apg.worlds import Worlds
 from policies.evaluate import evaluate
@@ -116,7 +117,7 @@ def test_who_began_alone_does_not_look_at_others_yet() -> None:
     swarm = start("fused", vary=True, network="gru", hidden=[16, 8], solo=2)
     alone = Fused(swarm.task.alone(), ApgConfig(network="gru", hidden=[16, 8], num_envs=32, window=16), 0)
     before, seen = swarm.weights.copy(), swarm.sensed().copy()
-    swarm._begin_alone(swarm.task.alone())
+    swarm.begin_with(learned_alone(swarm.task.alone(), swarm.config, 0, swarm.inputs()))
     assert (swarm.weights != before).mean() > 0.5
     network, rng = swarm.network(), np.random.default_rng(0)
     names = {f.signal for f in swarm.task.features[len(swarm.task.alone().features) :]}
@@ -129,6 +130,18 @@ def test_who_began_alone_does_not_look_at_others_yet() -> None:
     assert alone.layout.features == 18
     for own, shared in zip(swarm.task.alone().features, swarm.task.features, strict=False):
         assert (own.signal, own.scale, own.squash) == (shared.signal, shared.scale, shared.squash)
+
+
+def test_both_paths_begin_alone() -> None:
+    """And are the same policy then, and after a first update among others."""
+    same = {"vary": True, "network": "gru", "hidden": [16, 8], "solo": 2, "updates": 1}
+    learned = []
+    for path in (start("torch", **same), start("fused", **same)):
+        assert [m["env_steps"] for m in path.learn()] == [16 * 16]
+        learned.append(path.network())
+    for one, other in zip(*(vars(network).values() for network in learned), strict=True):
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (one, other)), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_alone_it_learns_to_stay_at_its_place() -> None:
@@ -188,8 +201,8 @@ def test_what_it_cannot_do_it_says() -> None:
         make("quad_swarm", vehicles=4).rehearsal(8, 0, 8)
     with pytest.raises(ValueError, match="algorithm.path=fused takes mlp or gru"):
         start("fused", network="my_module:Net")
-    with pytest.raises(ValueError, match="algorithm.solo needs algorithm.path=fused"):
-        start("torch", solo=1)
+    with pytest.raises(ValueError, match="algorithm.solo needs a task with its own world, and mlp or gru"):
+        start("torch", solo=1, network="my_module:Net")
     with pytest.raises(ValueError, match="algorithm.solo: car_race does not say"):
         Apg(make("car_race", tracks=2), ApgConfig(path="fused", num_envs=16, solo=1), 0)
     with pytest.raises(ValueError, match="apg drives one car on each track: with opponent=self there are 3"):
