@@ -35,7 +35,7 @@ def test_pillars_stand_where_nobody_begins_or_is_to_be(mode: str) -> None:
                     assert gap > places.CLEAR - 1e-3
         apart = np.linalg.norm(there[:, None, :2] - there[None, :, :2], axis=-1)[np.triu_indices(len(there), 1)]
         assert (apart > places.PASSAGE + 0.3).all()
-    nowhere = places.pillars(2, 0.5, 0.1, start, 0.0 * start, 0.0 * start, rng)
+    nowhere = places.pillars(2, 0.5, 0.1, start, start, 0.0 * start, rng)
     assert (nowhere == 0.0).all()  # no room
 
 
