@@ -165,7 +165,7 @@ class Rehearsal(Swarm):
         near, nearing = (np.ascontiguousarray(slopes[:, at]) for at in (self._near, self._nearing))
         view_adjoint(self._orders[t], near, nearing, self._pulled)
         if self._around:
-            around = np.ascontiguousarray(sane[:, self._around])
+            around = np.ascontiguousarray(slopes[:, self._around])
             look_around_adjoint(self._states[t], self.each, self._pillars, self._rounds[t], around, self._pulled)
 
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
