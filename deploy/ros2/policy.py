@@ -39,6 +39,7 @@ from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.safety.pictures import PictureWatch
 from deploy.system.clock import boottime
+from deploy.system.interrupts import LANDING
 from deploy.system.realtime import PRIORITY, realtime
 
 SUCCESS, FAILURE, FAILED = (
@@ -52,8 +53,7 @@ SAME += ("resize", "reliable", "view")
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
 TELL = 5.0  # s after which it says why it waits
-PATIENCE = 1.0  # s in which the control loop must end when told to
-LANDING = 30.0  # and where it has to land the robot first
+PATIENCE = 1.0  # s in which the control loop must end when told to, if it has not to land the robot first
 LOGGING = 5.0  # s in which the flight's log must be closed then, which commands nothing any more
 
 

@@ -317,6 +317,9 @@ def _flown(report: Report) -> dict[str, Any]:
     if world is not None:
         due = world.due(flight["passed"][:steps, 0, 0])
         seen |= {"openings": world.corners, "due": due, "target": world.corners.mean(axis=1)[due][:, None]}
+    if "pillars" in flight:  # as the first one knows them; radius 0: none
+        told = flight["pillars"][0, 0].reshape(-1, 3) + flight["position"][0, 0] * (1.0, 1.0, 0.0)
+        seen["pillars"] = told[told[:, 2] > 0.0].astype(np.float64)
     if not {"quaternion", "target"} <= seen.keys():
         raise ValueError(f"the task {report.task!r} has no position and target_position to show")
     return {**seen, "robot": report.vehicle, "together": together}

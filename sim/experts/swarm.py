@@ -30,9 +30,12 @@ SLOWER = 2.0  # 1/s: near it, the speed per m
 APART, HORIZON = 0.40, 1.5  # m between centres that it keeps, and s for which it looks ahead
 REACTION = 0.3  # s within which those who are closer than that part
 STRETCH = np.array([1.0, 1.0, 0.5])  # of what is between vehicles
+BERTH = 0.15  # m that it keeps between itself and a pillar
 ASIDE = 0.35  # rad by which everybody keeps to the right, far from its target: who meets head-on must choose a side
 PASSES = 12
 TINY = 1e-9
+FAR = 1e3  # m
+LEVEL = np.array([1.0, 1.0, 0.0])
 
 
 @functools.lru_cache(maxsize=8)
@@ -61,35 +64,56 @@ def _wanted(signals: Mapping[str, Array], aside: float) -> Double:
     return made
 
 
-def _half_spaces(signals: Mapping[str, Array]) -> tuple[Double, Double]:
-    """Of each other vehicle (n, others, 3): a velocity on the plane, and its normal toward what is allowed."""
+def _others(signals: Mapping[str, Array]) -> tuple[Double, Double]:
+    """The half-spaces of the other vehicles, which do half of what it takes."""
     n = len(signals["position"])
     place = signals["others"].reshape(n, -1, 3) * STRETCH
     nearing = -signals["others_velocity"].reshape(n, -1, 3) * STRETCH  # its own, relative to theirs
+    return _half_spaces(place, nearing, np.asarray(signals["linear_velocity"], np.float64) * STRETCH, APART, 0.5)
+
+
+def _pillars(signals: Mapping[str, Array], extent: float) -> tuple[Double, Double]:
+    """Those of pillars, which do nothing, and have no height, for vehicles that reach so far, m."""
+    told = np.asarray(signals["pillars"], np.float64).reshape(len(signals["position"]), -1, 3)
+    radius, there = told[..., 2:], told[..., 2:] > 0.0
+    place = np.where(there, told * LEVEL, FAR)
+    level = np.asarray(signals["linear_velocity"], np.float64) * LEVEL
+    return _half_spaces(place, np.broadcast_to(level[:, None], place.shape), level, radius + extent + BERTH, 1.0)
+
+
+def _half_spaces(
+    place: Double, nearing: Double, own: Double, apart: Double | float, share: float
+) -> tuple[Double, Double]:
+    """Of each thing (n, things, 3) there: a velocity on the plane, and its normal toward what is allowed.
+
+    `nearing`: its velocity relative to it; `own` (n, 3); `share`: of what it takes to keep `apart` m.
+    """
     square = (place**2).sum(axis=-1, keepdims=True)
-    inside = square < APART**2
+    inside = square < apart**2
     ahead = np.where(inside, REACTION, HORIZON)
     # The velocity obstacle is a cone with a round tip.
     tip = nearing - place / ahead
     length = np.linalg.norm(tip, axis=-1, keepdims=True)
     along = (tip * place).sum(axis=-1, keepdims=True)
-    round_ = inside | ((along < 0.0) & (along**2 > APART**2 * length**2))
+    round_ = inside | ((along < 0.0) & (along**2 > apart**2 * length**2))
     forward = (place * nearing).sum(axis=-1, keepdims=True)
     crossed = (np.cross(place, nearing) ** 2).sum(axis=-1, keepdims=True)
-    rest = (nearing**2).sum(axis=-1, keepdims=True) - crossed / np.maximum(square - APART**2, TINY)
+    rest = (nearing**2).sum(axis=-1, keepdims=True) - crossed / np.maximum(square - apart**2, TINY)
     scale = (forward + np.sqrt(np.maximum(forward**2 - square * rest, 0.0))) / np.maximum(square, TINY)
     way = np.where(round_, tip, nearing - scale * place)
-    reach = np.where(round_, APART / ahead, APART * scale)
+    reach = np.where(round_, apart / ahead, apart * scale)
     far = np.linalg.norm(way, axis=-1, keepdims=True)
     normal = way / np.maximum(far, TINY)
-    own = np.asarray(signals["linear_velocity"], np.float64)[:, None] * STRETCH
-    return own + 0.5 * (reach - far) * normal, normal
+    return own[:, None] + share * (reach - far) * normal, normal
 
 
 def avoiding(task: QuadSwarm, signals: Mapping[str, Array]) -> dict[str, Array]:
     """To its target, around whoever is in its way; noise-free signals (n, k), the privileged ones too."""
     velocity = _wanted(signals, ASIDE) * STRETCH
-    point, normal = _half_spaces(signals)
+    point, normal = _others(signals)
+    if task.config.obstacles:  # the first: they are met last
+        pillars = _pillars(signals, task.robot.extent)
+        point, normal = (np.concatenate(both, axis=1) for both in zip(pillars, (point, normal), strict=True))
     for _ in range(PASSES):
         for k in range(point.shape[1] - 1, -1, -1):
             short = ((point[:, k] - velocity) * normal[:, k]).sum(axis=1, keepdims=True)

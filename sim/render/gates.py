@@ -38,6 +38,7 @@ def _film(
         turned(None, robot, count, 1, FPS),
         np.zeros((0, 4, 3)),
         np.zeros(count, np.int64),
+        np.zeros((0, 3)),
         *(robot, FPS, width, height, centre, radius, ENLARGED, 0.0),
     )
 

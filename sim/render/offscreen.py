@@ -48,14 +48,15 @@ def render_flight(
     caption: Caption | None = None,
     openings: NDArray[np.float64] | None = None,
     due: NDArray[np.int64] | None = None,
+    pillars: NDArray[np.float64] | None = None,
 ) -> str:
     """Write an mp4 of n vehicles in one picture; returns the name of the renderer that drew it.
 
     `position` (steps, n, 3) m and `quaternion` (steps, n, 4) w x y z, body to world, were recorded at `rate_hz`;
     `target` is (steps, n, 3) m; `motors` (steps, n, rotors), 0 to 1, turn the rotors. Vehicles that were not `together`
     in a world are drawn beside one another, until all have come to rest. `size` (width, height) is in pixels, both
-    even, with the caption. Of `openings`
-    (k, 4, 3) m the one of the number `due` (steps,) comes next. The file appears when it is complete.
+    even, with the caption. Of `openings` (k, 4, 3) m the one of the number `due` (steps,) comes next; `pillars` (m, 3),
+    x, y and radius in m, stand around. The file appears when it is complete.
     """
     if not together:
         place, goal = scenes.apart(position.astype(np.float64), target.astype(np.float64))
@@ -63,7 +64,7 @@ def render_flight(
         position, target, quaternion = place[:steps], goal[:steps], quaternion[:steps]
         motors = None if motors is None else motors[:steps]
     drawn = (size[0], size[1] - BAND) if caption else size
-    shown = film(position, quaternion, target, robot, rate_hz, fps, drawn, motors, openings, due)
+    shown = film(position, quaternion, target, robot, rate_hz, fps, drawn, motors, openings, due, pillars)
     used, pictures = _begun(shown, backend)
     write_film(path, captioned(pictures, caption, fps) if caption else pictures, fps)
     return used

@@ -29,7 +29,7 @@ IDLE = 0.15  # of that, at the command 0
 # Linear in the display's values, 0..1.
 SKY, HORIZON, GROUND, LINES = (0.52, 0.63, 0.78), (0.84, 0.88, 0.92), (0.72, 0.76, 0.81), (0.87, 0.90, 0.93)
 FRAME, FRONT, BACK, TARGET = (0.13, 0.14, 0.17), (0.96, 0.42, 0.10), (0.10, 0.35, 0.85), (0.10, 0.62, 0.36)
-SHADOW, GATE = (0.30, 0.33, 0.38), (0.88, 0.36, 0.14)
+SHADOW, GATE, PILLAR = (0.30, 0.33, 0.38), (0.88, 0.36, 0.14), (0.62, 0.56, 0.50)
 TRAILS = ((0.12, 0.47, 0.71), (0.84, 0.37, 0.00), (0.46, 0.34, 0.71), (0.00, 0.53, 0.46), (0.80, 0.25, 0.51))
 
 
@@ -43,6 +43,7 @@ class Film:
     spin: Double  # (frames, n, rotors), rad that each rotor has turned, counter-clockwise from above
     openings: Double  # (k, 4, 3), m, corners of what is flown through; k may be 0
     due: NDArray[np.int64]  # (frames,), the next one
+    pillars: Double  # (m, 3), m, x, y and radius of upright cylinders; m may be 0
     robot: Quadrotor
     fps: int
     width: int
@@ -51,6 +52,11 @@ class Film:
     radius: float  # m, of what it keeps in view
     enlargement: float  # of the vehicles
     ground: float  # m, height of the drawn floor: just below the flight, not at 0, where the physics has none
+
+    @property
+    def top(self) -> float:
+        """Of pillars, in m: above all vehicles."""
+        return float(self.position[..., 2].max()) + 0.2 * self.radius
 
     @property
     def distance(self) -> float:
@@ -114,12 +120,13 @@ def film(
     motors: NDArray[np.floating] | None = None,
     openings: Double | None = None,
     due: NDArray[np.int64] | None = None,
+    pillars: Double | None = None,
 ) -> Film:
     """A film of `n` vehicles from recordings (steps, n, k) at `rate_hz`, in frames of `size` (width, height) pixels.
 
     They share a world; `quaternion` is (steps, n, 4), or a rotation matrix (steps, n, 9). `motors` (steps, n, rotors),
     0 to 1, turn their rotors. Of `openings` (k, 4, 3) in m the one of the number `due` (steps,) is flown through next.
-    A vehicle whose state becomes NaN stays where it was last.
+    `pillars` (m, 3), x, y and radius in m, stand around. A vehicle whose state becomes NaN stays where it was last.
     """
     steps, n = position.shape[:2]
     if (
@@ -149,6 +156,7 @@ def film(
         spin=turned(motors, robot, steps, n, rate_hz)[frames],
         openings=gates,
         due=np.zeros(len(frames), np.int64) if due is None else due[frames],
+        pillars=np.zeros((0, 3)) if pillars is None else pillars,
         robot=robot,
         fps=fps,
         width=size[0],

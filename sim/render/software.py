@@ -138,6 +138,8 @@ class Artist:
                 draw_path(self.background, pixels, 0.8, colours.TARGET, 0.35)
         for corners in film.openings:
             self._bars(self.background, corners, colours.GATE)
+        for x, y, radius in film.pillars:
+            self._rod(self.background, np.array([[x, y, film.ground], [x, y, film.top]]), radius, colours.PILLAR, 0.6)
         self.arms = film.enlargement * np.array([[x, y, 0.0] for x, y in film.robot.rotor_position])
         self.rotor = film.enlargement * film.robot.propeller_radius
 

@@ -177,6 +177,8 @@ class Stage:
             if not len(scene.openings):
                 foot = np.array([*scene.target[index, k, :2], scene.ground])
                 self._line(np.stack([foot, scene.target[index, k]]), colours.TARGET, 1.0)
+        for pillar in scene.pillars:
+            self._pillar(pillar)
         for k, corners in enumerate(scene.openings):
             self._opening(corners, colours.TARGET if k == scene.due[index] else colours.GATE)
         frame = np.empty((scene.height, scene.width, 3), np.uint8)
@@ -195,6 +197,14 @@ class Stage:
             place = middle + away * (1.0 + 0.5 * BAR / off)
             half = np.array([0.5 * length + BAR, 0.5 * BAR, 0.5 * BAR])
             self._add(mujoco.mjtGeom.mjGEOM_BOX, half, place, frame, np.array([*colour, 1.0], np.float32))
+
+    def _pillar(self, pillar: Double) -> None:
+        """From the floor to above everybody, (3,) x, y and radius; one can see through it."""
+        ground, top = self.scene.ground, self.scene.top
+        place = np.array([*pillar[:2], 0.5 * (ground + top)])
+        half = np.array([pillar[2], pillar[2], 0.5 * (top - ground)])
+        rgba = np.array([*colours.PILLAR, 0.6], np.float32)
+        self._add(mujoco.mjtGeom.mjGEOM_CYLINDER, half, place, np.eye(3), rgba)
 
     def _shadow(self, position: Double, turn: Double) -> None:
         """Of the rotors, straight below them: flat ellipses."""

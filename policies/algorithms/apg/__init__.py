@@ -58,7 +58,7 @@ class ApgConfig:
     adjoint_clip: float = 200.0  # norm of one vehicle's state adjoint, times vehicles and steps
     critic: bool = False  # torch path: value of the window's last state, from privileged signals
     gamma: float = 0.99  # of the critic
-    solo: int = 0  # fused, in worlds of tasks' own: updates before, in which a robot learns with nobody else
+    solo: int = 0  # in worlds of tasks' own: updates before, in which a robot learns with nobody else
     ahead: int = 0  # in worlds of tasks' own: control steps at a window's end that are looked at, but not learned
 
     def __post_init__(self) -> None:
@@ -230,8 +230,8 @@ class Apg:
     def __init__(self, task: Any, config: ApgConfig, seed: int, device: str = "cpu") -> None:
         self.task = task
         own = rehearsable(task)
-        if config.solo and (own is None or config.path != "fused"):
-            raise ValueError("algorithm.solo needs algorithm.path=fused and a task with its own world; set it to 0")
+        if config.solo and (own is None or config.network not in NETWORKS):
+            raise ValueError("algorithm.solo needs a task with its own world, and mlp or gru; set it to 0")
         if own is not None:
             if device != "cpu" or config.critic:
                 raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic")

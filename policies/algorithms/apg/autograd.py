@@ -123,7 +123,11 @@ class MlpPolicy(nn.Module):
     def __init__(self, sizes: Sequence[int], rng: np.random.Generator, bias: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(_empty(nn.Linear, *pair) for pair in itertools.pairwise(sizes))
-        _initialise([(layer.weight, layer.bias) for layer in self.layers], rng, bias)  # type: ignore[misc]
+        _initialise(self.pairs(), rng, bias)
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """(W, b) of each layer, in the order of `fused_network.Layout`."""
+        return [(layer.weight, layer.bias) for layer in self.layers]  # type: ignore[misc]
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         for layer in self.layers:
@@ -145,10 +149,14 @@ class GruPolicy(nn.Module):
         self.encoder = _empty(nn.Linear, features, encoder)
         self.cell = _empty(nn.GRUCell, encoder, hidden)
         self.output = _empty(nn.Linear, hidden, actions)
+        _initialise(self.pairs(), rng, bias)
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """As in `MlpPolicy`."""
         cell = self.cell
         inner = [(cell.weight_ih, cell.bias_ih), (cell.weight_hh, cell.bias_hh)]
         outer = [(layer.weight, layer.bias) for layer in (self.encoder, self.output)]
-        _initialise([outer[0], *inner, outer[1]], rng, bias)
+        return [outer[0], *inner, outer[1]]
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         state = self.cell(torch.relu(self.encoder(x)), state)

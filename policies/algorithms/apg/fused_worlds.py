@@ -5,30 +5,27 @@ The same arithmetic as in `worlds.py`, over blocks of sixteen rows; the world is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.algorithms.apg import ApgConfig, Fused, fused, make_layout, to_network
+from policies.algorithms.apg import ApgConfig, fused, make_layout, to_network
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_network import CHUNK, ZERO
 from policies.algorithms.apg.windows import Windows
 from policies.models.networks import Network
-from sim.engines.vector.blocks import block, from_lanes, kernel
+from sim.engines.vector.blocks import block, from_lanes, kernel, sane
 from sim.engines.vector.rows import LARGEST
 from sim.engines.vector.simd import ALL, LANES, select
 from sim.engines.vector.tables import feature_table
 from sim.env import sensor
 from sim.spec import size, slices, unpack
-from sim.tasks import EngineTask, features_of, initial_action
-from sim.tasks.abilities import HasRehearsal, alone_of
+from sim.tasks import features_of, initial_action
+from sim.tasks.abilities import HasRehearsal
 
 Array = NDArray[np.float32]
-
-ALONE_RATE = 1e-2  # the learning rate with which robots begin alone
 
 
 class Features(NamedTuple):
@@ -114,7 +111,6 @@ class FusedWorlds(Windows):
 
     def __init__(self, task: HasRehearsal, config: ApgConfig, seed: int) -> None:
         super().__init__(task, config, seed)
-        self._alone = alone_of(task) if config.solo else None
         table = feature_table(features_of(task), slices(task.policy))
         places, numbers = table.places.T.copy(), table.numbers.T.copy()
         self.features = Features(places[0], places[1], numbers[0], numbers[1])
@@ -133,21 +129,11 @@ class FusedWorlds(Windows):
         self.hidden = np.zeros((blocks, max(1, self.layout.hidden_size), LANES), np.float32)
         self.action = np.zeros((blocks, size(task.commands), LANES), np.float32)
 
-    def learn(self) -> Iterator[dict[str, float]]:
-        if self._alone is not None and not self.update:
-            self._begin_alone(self._alone)
-        yield from super().learn()
+    def begin_with(self, layers: Sequence[tuple[Array, Array]]) -> None:
+        self.weights[:] = network.flatten(self.layout, [*layers])
 
-    def _begin_alone(self, alone: EngineTask) -> None:
-        """Start from the weights of one who has learned alone. What else there is to see is not looked at yet."""
-        c = self.config
-        c = replace(c, updates=c.solo, num_envs=2 * LANES, episode_windows=4, learning_rate=ALONE_RATE)
-        first = Fused(alone, c, self.seed)
-        for _ in first.learn():
-            pass
-        (weight, bias), *rest = network.matrices(first.layout, first.weights)
-        wider = np.pad(weight, ((0, 0), (0, self.layout.features - first.layout.features)))
-        self.weights[:] = network.flatten(self.layout, [(wider, bias), *rest])
+    def inputs(self) -> int:
+        return self.layout.features
 
     def window(self) -> tuple[Array, float]:
         c, world, task = self.config, self.world, self.task
@@ -162,7 +148,7 @@ class FusedWorlds(Windows):
         by_hidden, slopes = np.zeros_like(self.hidden), np.zeros_like(self.sensed())
         world.begin_pulling()
         for t in range(c.window - 1, -1, -1):
-            by_action = np.nan_to_num(world.pull(t, c.adjoint_clip) * self.half * counts[t][:, None])
+            by_action = sane(world.pull(t, c.adjoint_clip) * self.half * counts[t][:, None])
             back = self.transposed, self.remembers, by_action, t, self.stride, learned
             act_adjoint(*how, *back, self.activation, self.by_network, by_hidden, slopes, self.gradient)
             world.pull_sensed(t, from_lanes(slopes, c.num_envs))

@@ -8,7 +8,7 @@ small networks take a fraction of the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from policies.models.networks import Network
 from sim.env import TRAINING, stream
 from sim.spec import limits, pictures
 from sim.tasks import agents_of
-from sim.tasks.abilities import HasRehearsal
+from sim.tasks.abilities import HasRehearsal, alone_of
 
 Array = NDArray[Any]
 
@@ -38,6 +38,12 @@ class Learner(Protocol):
 
     def forget(self, rows: NDArray[np.bool_]) -> None:
         """Other episodes begin in these rows (n,)."""
+
+    def inputs(self) -> int:
+        """How many features there are."""
+
+    def begin_with(self, layers: Sequence[tuple[Array, Array]]) -> None:
+        """From these weights and biases of each layer."""
 
     def network(self) -> Network:
         """What has been learned so far."""
@@ -57,6 +63,7 @@ class Windows(Learner):
         self.low, high = limits(task.commands)
         self.half = np.float32(0.5) * (high - self.low)
         self.update = self.lost = 0
+        self._alone = alone_of(task) if config.solo else None
 
     def _controller(self) -> FeaturePolicy:
         return FeaturePolicy.from_task(self.task, self.network())
@@ -64,6 +71,10 @@ class Windows(Learner):
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget."""
         c = self.config
+        if self._alone is not None and not self.update:
+            from policies.algorithms.apg.alone import learned_alone
+
+            self.begin_with(learned_alone(self._alone, c, self.seed, self.inputs()))
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
             cost, counting = self.window()

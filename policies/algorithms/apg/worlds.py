@@ -27,10 +27,18 @@ class Worlds(Windows):
         super().__init__(task, config, seed)
         torch.set_num_threads(1)  # small matrices: threads cost more than they bring
         rng = np.random.default_rng(np.random.SeedSequence(seed))
-        features = sum(self.sizes[f.signal] for f in features_of(task))
-        self.policy = make_policy(config, features, size(task.commands), rng, initial_action(task))
+        self.policy = make_policy(config, self.inputs(), size(task.commands), rng, initial_action(task))
         self.adam = Adam(self.policy.parameters())
         self.hidden = torch.zeros(config.num_envs, self.policy.state_size)
+
+    def inputs(self) -> int:
+        return sum(self.sizes[f.signal] for f in features_of(self.task))
+
+    @torch.no_grad()
+    def begin_with(self, layers: Sequence[tuple[Array, Array]]) -> None:
+        for ours, theirs in zip(self.policy.pairs(), layers, strict=True):
+            for tensor, values in zip(ours, theirs, strict=True):
+                tensor.copy_(torch.from_numpy(values))
 
     def _sensed(self) -> Tensor:
         """(n, m): the policy's signals, one after the other."""

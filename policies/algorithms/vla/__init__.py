@@ -132,6 +132,7 @@ class Vla(Stateful):
         self.generator = torch.Generator().manual_seed(seed)
         (self.told,) = spec.tokens(task.policy)
         self._seen: tuple[list[Episode], Demonstrations] | None = None
+        self.shown: list[Episode] = []  # what it has cloned in this process, without the pictures
         self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
         with enough():
             self.encoder, self.policy = self.head.begin(seed, device)
@@ -217,6 +218,11 @@ class Vla(Stateful):
         """What is learned from, and what may have been said."""
         episodes, shown = self._demonstrations()
         self._seen = None
+        looked = {s.name for s in spec.pictures(self.task.policy)}
+        self.shown = [
+            replace(episode, signals={name: told for name, told in episode.signals.items() if name not in looked})
+            for episode in episodes
+        ]
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)

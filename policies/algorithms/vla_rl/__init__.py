@@ -168,7 +168,8 @@ class VlaRl(Stateful):
 
     def _prepare(self) -> None:
         """What is usual of what critics see, and how far a task is done, as demonstrations have it."""
-        shown = demonstrated(unseen(self.task), self.config.clone, self.seed)
+        shown = self.cloning.shown or demonstrated(unseen(self.task), self.config.clone, self.seed)
+        self.cloning.shown = []
         self.insight.learn(shown)
         if self.config.progress > 0.0:
             self.potential.learn(shown, self.insight, self.generator)

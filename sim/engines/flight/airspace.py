@@ -41,7 +41,9 @@ from sim.engines.vector.simd import LANES
 CORE, SPREAD, SHARE = 5.8, 0.094, 0.25  # B, S and k
 NOZZLE = 2.0 * math.sqrt(2.0)  # d / a
 STEEP = 2.0 * math.log(2.0)
+ZERO = np.float32(0.0)
 ABSENT = np.array([0.0, 0.0, -10.0], np.float32)  # m, where somebody is told of who is not there
+REACH = 30.0  # m within which others are there: beyond it nobody of a swarm still flies
 
 
 @inlined
@@ -188,7 +190,8 @@ def view(state, each, order, others, moving, near, nearing, known, table):
     """Where others are from each vehicle, m, and how fast they move relative to it, m/s, world; the nearest first.
 
     Into columns of table: all from `others` and `moving` on, the first `known` from `near` and `nearing` on, too. Who
-    is not there is far below (`ABSENT`), at rest. `order` (n, each - 1) says which rows they are.
+    is not there, or beyond REACH, is far below (`ABSENT`), at rest. `order` (n, each - 1) says which rows they are, -1
+    for nobody.
     """
     far = np.empty(each - 1)
     for row in range(len(order)):
@@ -206,6 +209,9 @@ def view(state, each, order, others, moving, near, nearing, known, table):
         for k in range(each - 1):
             x, y, z = apart(state, row, own[k], POSITION)
             u, v, w = apart(state, row, own[k], VELOCITY)
+            if far[k] > REACH * REACH:
+                own[k] = -1
+                x, y, z, u, v, w = ABSENT[0], ABSENT[1], ABSENT[2], ZERO, ZERO, ZERO
             put(table, row, others, k, x, y, z)
             put(table, row, moving, k, u, v, w)
             if k < known:
@@ -213,7 +219,7 @@ def view(state, each, order, others, moving, near, nearing, known, table):
                 put(table, row, nearing, k, u, v, w)
         for k in range(each - 1, known):
             put(table, row, near, k, ABSENT[0], ABSENT[1], ABSENT[2])
-            put(table, row, nearing, k, np.float32(0.0), np.float32(0.0), np.float32(0.0))
+            put(table, row, nearing, k, ZERO, ZERO, ZERO)
 
 
 @kernel
@@ -222,6 +228,8 @@ def view_adjoint(order, near, nearing, g):
     for row in range(len(near)):
         own, here = g[row // LANES], row % LANES
         for k in range(min(order.shape[1], near.shape[1] // 3)):
+            if order[row, k] < 0:
+                break
             theirs, there = g[order[row, k] // LANES], order[row, k] % LANES
             for axis in range(3):
                 for first, slope in ((POSITION, near[row, 3 * k + axis]), (VELOCITY, nearing[row, 3 * k + axis])):

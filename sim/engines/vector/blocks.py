@@ -213,8 +213,15 @@ def blocks(n: int) -> int:
 def to_lanes(values: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
     """(n, rows) -> (blocks, rows, LANES); the last block is filled up by repeating the last vehicle."""
     n, rows = values.shape
-    padded = np.concatenate([values, np.repeat(values[-1:], blocks(n) * LANES - n, axis=0)])
-    return np.ascontiguousarray(padded.reshape(-1, LANES, rows).transpose(0, 2, 1), dtype=dtype)
+    if n % LANES:
+        values = np.concatenate([values, np.repeat(values[-1:], blocks(n) * LANES - n, axis=0)])
+    return np.ascontiguousarray(values.reshape(-1, LANES, rows).transpose(0, 2, 1), dtype=dtype)
+
+
+def sane(values: NDArray[Any]) -> NDArray[Any]:
+    """As `np.nan_to_num`; what has nothing to mend is no copy, and takes a tenth of the time."""
+    mended: NDArray[Any] = values if np.isfinite(values).all() else np.nan_to_num(values)
+    return mended
 
 
 def from_lanes(values: NDArray[Any], n: int) -> NDArray[Any]:

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from sim.tasks.swarm.rehearsal import Rehearsal
     from sim.tasks.swarm.world import Swarm
 
-MOST = 16  # vehicles
+MOST, MOST_PILLARS = 16, 8  # vehicles, obstacles
 CLOSE, HOLD = 0.2, 1.0  # m from its target within which each must stay, and s for which all do, at the same time
 LOST_DISTANCE, LOST_RATE = 10.0, 35.0  # m from its target, rad/s
 BESIDE = 0.1  # m between those who are next to one another: two that meet at 10 m/s, in a control step
 NEAR = 0.5  # m: neighbours that are further away look alike to a network, but for their direction
+PILLARS = 2  # the nearest ones, of which each vehicle is told
 # Of where others are and how fast they move: m, m/s, and the share of packets that a radio loses.
 SEEN, SEEN_MOVING, MISSED = 0.01, 0.05, 0.05
 
@@ -48,9 +49,12 @@ class SwarmConfig:
 
     robot: str = "crazyflie"
     vehicles: int = 8
+    fewest: int = 0  # vehicles of groups that learn with nobody else in every other episode; 0: always all together
     mode: str = "crossing"  # crossing: of a circle | sphere | formation: which moves | mixed: each of them
     radius: float = 2.0  # m, of circle and sphere
     neighbours: int = 4  # the nearest ones, of whom each is told
+    obstacles: int = 0  # upright pillars among them; one for which there is no room is left out
+    obstacle_radius: float = 0.15  # m
     rate_hz: float = 100.0
     episode_s: float = 10.0
     delay_high: float = 0.022  # s, latency between command and rotor, at most
@@ -65,8 +69,15 @@ class SwarmConfig:
             raise ValueError(f"expert {self.expert!r} is not one of avoiding, straight")
         if not 2 <= self.vehicles <= MOST:
             raise ValueError(f"vehicles must be between 2 and {MOST}, got {self.vehicles}")
+        if self.fewest and not 2 <= self.fewest <= self.vehicles:
+            raise ValueError(f"fewest must be 0, or between 2 and vehicles ({self.vehicles}), got {self.fewest}")
         if not 1 <= self.neighbours < MOST:
             raise ValueError(f"neighbours must be between 1 and {MOST - 1}, got {self.neighbours}")
+        if not (0 <= self.obstacles <= MOST_PILLARS and 0.02 <= self.obstacle_radius <= 0.5):
+            raise ValueError(
+                f"obstacles must be between 0 and {MOST_PILLARS}, and obstacle_radius between 0.02 and 0.5 m, "
+                f"got {self.obstacles} and {self.obstacle_radius}"
+            )
         if not (10.0 <= self.rate_hz <= 1000.0 and 1.0 <= self.episode_s <= 100.0):
             raise ValueError(f"needs rate_hz 10..1000 and episode_s 1..100, got {self.rate_hz} and {self.episode_s}")
         if not 0.5 <= self.radius <= 4.5:  # LOST_DISTANCE lies beyond what is across
@@ -125,9 +136,16 @@ class QuadSwarm:
             Signal("others", (others,), "m", "world"),  # as its neighbours, all of them
             Signal("others_velocity", (others,), "m/s", "world"),
             Signal("nearest", (1,), "m"),  # from centre to centre, at the closest moment of the last step
-            Signal("touched", (1,), "1"),  # 1: another vehicle, now
+            Signal("touched", (1,), "1"),  # 1: another vehicle, or a pillar, now
             Signal("strayed", (1,), "1"),  # 1: it is on the floor, tumbles, or is far away
         )
+        if c.obstacles:
+            # From it to the nearest surfaces, level; who is not there is 10 m below.
+            self.policy += (Signal("obstacles", (3 * PILLARS,), "m", "world", imperfections=(Noise(SEEN),)),)
+            self.privileged += (
+                Signal("pillars", (3 * c.obstacles,), "m", "world"),  # x and y from it to their axes, and radii
+                Signal("obstacle_gap", (1,), "m"),  # from its centre to the nearest surface, as `nearest`
+            )
         self.commands = delayed(self.robot.commands, 0.0, c.delay_high if c.vary else 0.0)
         width, (fast, slow), _ = VARIATIONS["narrow"]
         ranges = {"mass": (1.0 - width, 1.0 + width), "thrust_scale": (1.0 - width, 1.0 + width)}
@@ -141,7 +159,9 @@ class QuadSwarm:
             Feature("neighbours", scale=1.0 / NEAR, squash=NEAR),
             Feature("neighbours_velocity", squash=VELOCITY_SCALE),
         )
-        vectors = ("neighbours", "neighbours_velocity", "others", "others_velocity")
+        if c.obstacles:
+            self.features += (Feature("obstacles", scale=1.0 / NEAR, squash=NEAR),)
+        vectors = ("neighbours", "neighbours_velocity", "others", "others_velocity", "obstacles", "pillars")
         self.mirrors = tuple(
             Mirror({**m.changes, **dict.fromkeys(vectors, m.changes["position"])})
             for m in quadrotor_mirrors(self.robot)
@@ -172,8 +192,8 @@ class QuadSwarm:
         return Alone(self, LOST_DISTANCE, LOST_RATE)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        """`arrived`: whether each was at its target when it was over; `touched` another one, or `lost` (on the floor,
-        tumbling or far away): why it ended; `min_distance`: from centre to centre, until then.
+        """`arrived`: whether each was at its target when it was over; `touched` another one or a pillar, or `lost` (on
+        the floor, tumbling or far away): why it ended; `min_distance`: from centre to centre, until then.
 
         A flight holds what was so before each step: who ended next to somebody has touched it.
         """
@@ -186,6 +206,8 @@ class QuadSwarm:
         each = np.arange(over.shape[1])
         ended = flight["terminated"][last, each, 0] > 0.0
         beside = flight["nearest"][last, each, 0] < 2.0 * self.robot.extent + BESIDE
+        if self.config.obstacles:
+            beside |= flight["obstacle_gap"][last, each, 0] < self.robot.extent + 0.5 * BESIDE
         more = {
             "duration": (last + 1) / self.rate_hz,
             "arrived": away[last, each] < CLOSE,

@@ -17,6 +17,10 @@ SPACING = 0.5  # m between the places of a formation
 APART = 0.5  # m between vehicles that begin anywhere
 LOWEST = 0.7  # m
 DRIFT = 0.3  # m/s of a formation, at most
+CLEAR = 0.5  # m between a pillar's surface and where vehicles begin or are to be
+PASSAGE = 0.6  # m between the surfaces of pillars
+TRIES = 50  # for a pillar to find its place
+FAR = 60.0  # m between groups that know nothing of one another
 PATTERNS = ("grid", "ring", "layers")
 
 
@@ -25,7 +29,7 @@ class Places(NamedTuple):
 
     start: Double  # (n, 3)
     goal: Double  # (n, 3), at first
-    drift: Double  # (3,), with which goals move
+    drift: Double  # (3,) or (n, 3), with which goals move
 
 
 def least(mode: str, n: int, radius: float) -> list[float]:
@@ -40,6 +44,21 @@ def draw(mode: str, n: int, radius: float, rng: np.random.Generator) -> Places:
     if mode == "mixed":
         mode = str(rng.choice(MODES[:3]))
     return {"crossing": crossing, "sphere": sphere, "formation": formation}[mode](n, radius, rng)
+
+
+def parted(mode: str, n: int, fewest: int, radius: float, rng: np.random.Generator) -> Places:
+    """Those of n vehicles, in every other episode of all together, else of groups of at least `fewest`, far apart."""
+    sizes: list[int] = []
+    left = n
+    while left:
+        size = n if not sizes and rng.random() < 0.5 else int(rng.integers(min(fewest, left), left + 1))
+        sizes.append(left if left - size < fewest else size)
+        left -= sizes[-1]
+    groups = [draw(mode, size, radius, rng) for size in sizes]
+    centre = np.repeat(np.arange(len(sizes)), sizes)
+    away = FAR * np.stack([centre % 3, centre // 3, 0 * centre], axis=1)
+    start, goal = (np.concatenate([getattr(g, k) for g in groups]) + away for k in ("start", "goal"))
+    return Places(start, goal, np.repeat([g.drift for g in groups], sizes, axis=0))
 
 
 def crossing(n: int, radius: float, rng: np.random.Generator) -> Places:
@@ -59,6 +78,35 @@ def sphere(n: int, radius: float, rng: np.random.Generator) -> Places:
     turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
     start, centre = radius * points @ turn, np.array([0.0, 0.0, LOWEST + radius])
     return Places(centre + start, centre - start, np.zeros(3))
+
+
+def pillars(
+    m: int, size: float, radius: float, start: Double, goal: Double, drift: Double, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Pillars (m, 3), x, y and radius `size`, m, beside where vehicles begin, and where goals (n, 3) are until the end.
+
+    `drift` (n, 3), m, is how far goals move until then. Each is somewhere on the disc of that radius around the middle
+    between a vehicle's start and its goal; (0, 0, 0) is one for which there is no room.
+    """
+    middle = 0.5 * (start + goal)[:, :2]
+    found = np.zeros((m, 3), np.float32)
+    for k in range(m):
+        for _ in range(TRIES):
+            angle, away = rng.uniform(0.0, 2.0 * math.pi), radius * math.sqrt(rng.uniform())
+            at = middle[rng.integers(len(middle))] + away * np.array([math.cos(angle), math.sin(angle)])
+            near = min(distance(at, start, start), distance(at, goal, goal + drift))
+            others = np.linalg.norm(found[:k, :2] - at, axis=1)[found[:k, 2] > 0.0]
+            if near > CLEAR + size and (others > PASSAGE + 2.0 * size).all():
+                found[k] = *at, size
+                break
+    return found
+
+
+def distance(at: Double, a: Double, b: Double) -> float:
+    """m from a point (2,) to the nearest of the straight ways from a (n, 3) to b, seen from above."""
+    a, along = a[:, :2], (b - a)[:, :2]
+    share = ((at - a) * along).sum(axis=1) / np.maximum((along**2).sum(axis=1), 1e-12)
+    return float(np.linalg.norm(a + np.clip(share, 0.0, 1.0)[:, None] * along - at, axis=1).min())
 
 
 def formation(n: int, radius: float, rng: np.random.Generator) -> Places:

@@ -8,11 +8,12 @@ APG: dict[str, Any] = {
     "algorithm.path": "fused",
     "algorithm.hidden": [48, 32],
     "algorithm.solo": 600,  # who can hold a place to the centimetre has only others left to learn
-    "algorithm.updates": 600,
+    "algorithm.updates": 300,
     "algorithm.num_envs": 128,
     "algorithm.episode_windows": 8,  # as long as those that are scored, so that it learns to stay, too
     "algorithm.learning_rate": 4e-3,
-    "task.crowd": 16.0,
+    "task.crowd": 32.0,
+    "task.fewest": 2,  # who has only ever met many others flies badly among few
 }
 PPO: dict[str, Any] = {
     "algorithm.num_envs": 256,

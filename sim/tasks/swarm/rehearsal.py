@@ -1,7 +1,8 @@
 """Swarms for learners that follow gradients: what a window of control steps costs, and its derivative.
 
 Nobody stops for a touch here: who is too near to others pays for it, and more so where they overlap. Who is lost pays
-no more, and its airspace begins another episode after the window.
+no more, and its airspace begins another episode after the window. Everybody keeps to the right a little: who meets
+head-on must choose a side, and the costs of both sides are the same otherwise.
 
 The gradient passes through vehicles, latency, sensing, downwash, and from each vehicle to the others that see it. Noise
 and lost packets add nothing to it.
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from sim.engines.flight import sense_adjoint_blocks, step_adjoint_blocks
 from sim.engines.flight.airspace import blow_adjoint, view_adjoint
+from sim.engines.flight.pillars import look_around_adjoint
 from sim.engines.flight.rows import (
     BODY_RATE,
     COMMAND_ROWS,
@@ -27,15 +29,21 @@ from sim.engines.flight.rows import (
     STATE_ROWS,
     VELOCITY,
 )
-from sim.engines.vector.blocks import from_lanes, to_lanes
+from sim.engines.vector.blocks import from_lanes, sane, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.env import Step
 from sim.randomize import Array
 from sim.spec import slices
+from sim.tasks.swarm.places import Places, parted
 from sim.tasks.swarm.world import Swarm
 
 if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm
+
+
+ASIDE = 0.6  # m/s, to the right of the way to its place: far from it the speed aside that costs nothing
+ROUND = 1.0  # m from it, where "far" begins
+RIGHT = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], np.float32)  # rows turned, a quarter, to there
 
 
 class Rehearsal(Swarm):
@@ -52,6 +60,7 @@ class Rehearsal(Swarm):
         self._states, self._by_state = room(STATE_ROWS, steps + 1), room(STATE_ROWS, steps + 1)
         self._arrived, self._pushed = room(COMMAND_ROWS, steps), room(1, steps)
         self._orders = np.zeros((steps, *self._order.shape), np.int64)
+        self._rounds = np.zeros((steps, *self._round.shape), np.int64)
         self._cost, self._change = np.zeros((steps, num), np.float32), np.zeros((steps, num, COMMAND_ROWS), np.float32)
         self._flies = np.zeros((steps + 1, num), bool)
         where = slices(task.policy)
@@ -60,11 +69,16 @@ class Rehearsal(Swarm):
             where["neighbours"],
             where["neighbours_velocity"],
         )
+        self._around = where.get("obstacles")
         self._time, self._next = 0, num // task.agents  # control steps in this window; the next episode's number
         # By which share the first episodes are shorter, so that at any time some begin, some cross and some hold.
         self._early = np.repeat(np.arange(self._next) / self._next, task.agents)
         self.reset(range(num), np.repeat(range(self._next), task.agents).tolist())
         self._begin()
+
+    def _places(self, rng: np.random.Generator) -> Places:
+        c = self.task.config
+        return parted(c.mode, self.each, c.fewest, c.radius, rng) if c.fewest else super()._places(rng)
 
     def _begin(self) -> None:
         self._time = 0
@@ -72,7 +86,7 @@ class Rehearsal(Swarm):
 
     def step(self, command: Mapping[str, Array]) -> Step:
         t, before = self._time, self._told
-        self._orders[t] = self._order
+        self._orders[t], self._rounds[t] = self._order, self._round
         step = super().step(command)
         self._time = t + 1
         self._arrived[t], self._states[t + 1] = self._actuators.channel.arrived, self.flight.state
@@ -89,11 +103,26 @@ class Rehearsal(Swarm):
         """How the sum of the costs of a state changes with it, (blocks, STATE_ROWS, LANES)."""
         state = self.flight.state
         out[:] = -self.weights["crowd"] * self._slopes
-        off, moving = now["position"] - now["target_position"], now["linear_velocity"] - now["target_velocity"]
-        out[:, POSITION : POSITION + 3] += to_lanes(-self.weights["away"] * off / away[:, None])
+        off, moving = now["position"] - now["target_position"], self._moving(now)
+        far = np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
+        # Of the speed aside, which falls with the distance: turned back, and along the way to its place.
+        back = (moving @ RIGHT.T - off * (moving * (off @ RIGHT)).sum(axis=1, keepdims=True) / far**2) / far
+        slope = -self.weights["away"] * off / away[:, None] - 2.0 * self.weights["speed"] * np.float32(ASIDE) * back
+        out[:, POSITION : POSITION + 3] += to_lanes(slope)
         out[:, VELOCITY : VELOCITY + 3] += to_lanes(-2.0 * self.weights["speed"] * moving)
         out[:, BODY_RATE : BODY_RATE + 3] += -2.0 * self.weights["turning"] * state[:, BODY_RATE : BODY_RATE + 3]
         out[:, QUATERNION] += 2.0 * self.weights["tilt"] * state[:, QUATERNION]  # the cost is that of 1 - w^2
+
+    def _moving(self, now: Mapping[str, Array]) -> Array:
+        """Velocities (num, 3) relative to those that cost nothing."""
+        off = now["position"] - now["target_position"]
+        far = np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
+        moving: Array = now["linear_velocity"] - now["target_velocity"] + np.float32(ASIDE) * (off @ RIGHT) / far
+        return moving
+
+    def _terms(self, now: Mapping[str, Array], before: Array, ends: NDArray[np.bool_]) -> dict[str, Array]:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return {**super()._terms(now, before, ends), "speed": (self._moving(now) ** 2).sum(axis=1)}
 
     def costs(self) -> tuple[Array, NDArray[np.bool_]]:
         """(steps, num) of each control step, and who was flying before it."""
@@ -131,10 +160,13 @@ class Rehearsal(Swarm):
 
     def pull_sensed(self, t: int, slopes: Array) -> None:
         """Add what follows from the gradient (num, m) by the policy's signals, one after the other, before step t."""
-        sane = np.nan_to_num(slopes)
-        sense_adjoint_blocks(self._states[t], to_lanes(sane[:, self._own]), self._pulled)
-        near, nearing = (np.ascontiguousarray(sane[:, at]) for at in (self._near, self._nearing))
+        slopes = sane(slopes)
+        sense_adjoint_blocks(self._states[t], to_lanes(slopes[:, self._own]), self._pulled)
+        near, nearing = (np.ascontiguousarray(slopes[:, at]) for at in (self._near, self._nearing))
         view_adjoint(self._orders[t], near, nearing, self._pulled)
+        if self._around:
+            around = np.ascontiguousarray(slopes[:, self._around])
+            look_around_adjoint(self._states[t], self.each, self._pillars, self._rounds[t], around, self._pulled)
 
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
         """The next window. Where somebody is lost, or all have flown for so many steps, another episode begins."""

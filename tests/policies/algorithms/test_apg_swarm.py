@@ -9,6 +9,7 @@ import torch
 
 from deploy import PolicyFile
 from policies.algorithms.apg import MEASURED, Apg, ApgConfig, Fused, windows
+from policies.algorithms.apg.alone import learned_alone
 from policies.algorithms.apg.fused_worlds import FusedWorlds
 from policies.algorithms.apg.worlds import Worlds
 from policies.evaluate import evaluate
@@ -23,9 +24,12 @@ NEAR = np.array(
 )  # above one another, too near
 
 
-def start(path: str = "torch", vary: bool = False, **changes: Any) -> Any:
+PILLARS = np.array([[0.2, 0.1, 0.1], [-0.3, 0.2, 0.15]], np.float32)
+
+
+def start(path: str = "torch", vary: bool = False, obstacles: int = 0, **changes: Any) -> Any:
     settings = {"network": "mlp", "hidden": [16], "num_envs": 16, "window": 16, "updates": 4, "adjoint_clip": 1e9}
-    task = make("quad_swarm", vehicles=4, radius=0.5, vary=vary, episode_s=1.0)
+    task = make("quad_swarm", vehicles=4, radius=0.5, vary=vary, episode_s=1.0, obstacles=obstacles)
     return Apg(task, ApgConfig(**{**settings, "path": path, **changes}), 0).path
 
 
@@ -39,15 +43,17 @@ def crowded(path: Worlds) -> dict[str, Any]:
         parameters[-1].fill_(0.347)
     places = np.tile(NEAR, (4, 1)) + 0.02 * np.random.default_rng(0).normal(size=(16, 3))
     world.flight.state[0, :3] = places.T
+    world._pillars[:] = PILLARS[: world._pillars.shape[1]]
     world._look()
     world._sensors.send(world._table)
     state: dict[str, Any] = world.state_dict()
     return state
 
 
-def test_the_gradient_agrees_with_differences() -> None:
-    """Of the weights of a policy that all fly by, through downwash, and neighbours that are seen and avoided."""
-    path, generator = start(), torch.Generator().manual_seed(1)
+@pytest.mark.parametrize("obstacles", [0, 2])
+def test_the_gradient_agrees_with_differences(obstacles: int) -> None:
+    """Of the weights of a policy that all fly by, through downwash, and what is seen and avoided."""
+    path, generator = start(obstacles=obstacles), torch.Generator().manual_seed(1)
     state = crowded(path)
 
     def cost() -> float:
@@ -76,7 +82,7 @@ def test_the_gradient_agrees_with_differences() -> None:
 @pytest.mark.parametrize(("kind", "hidden"), [("gru", [16, 16]), ("mlp", [16, 8])])
 def test_kernels_do_as_torch_does(kind: str, hidden: list[int]) -> None:
     same = {"vary": True, "network": kind, "hidden": hidden, "window": 20, "ahead": 3}
-    torchs, kernels = start("torch", **same), start("fused", **same)
+    torchs, kernels = (start(path, obstacles=2, **same) for path in ("torch", "fused"))
     assert isinstance(torchs, Worlds) and isinstance(kernels, FusedWorlds)
     for _ in range(2):
         (one, _), (other, _) = torchs.window(), kernels.window()
@@ -111,7 +117,7 @@ def test_who_began_alone_does_not_look_at_others_yet() -> None:
     swarm = start("fused", vary=True, network="gru", hidden=[16, 8], solo=2)
     alone = Fused(swarm.task.alone(), ApgConfig(network="gru", hidden=[16, 8], num_envs=32, window=16), 0)
     before, seen = swarm.weights.copy(), swarm.sensed().copy()
-    swarm._begin_alone(swarm.task.alone())
+    swarm.begin_with(learned_alone(swarm.task.alone(), swarm.config, 0, swarm.inputs()))
     assert (swarm.weights != before).mean() > 0.5
     network, rng = swarm.network(), np.random.default_rng(0)
     names = {f.signal for f in swarm.task.features[len(swarm.task.alone().features) :]}
@@ -124,6 +130,18 @@ def test_who_began_alone_does_not_look_at_others_yet() -> None:
     assert alone.layout.features == 18
     for own, shared in zip(swarm.task.alone().features, swarm.task.features, strict=False):
         assert (own.signal, own.scale, own.squash) == (shared.signal, shared.scale, shared.squash)
+
+
+def test_both_paths_begin_alone() -> None:
+    """And are the same policy then, and after a first update among others."""
+    same = {"vary": True, "network": "gru", "hidden": [16, 8], "solo": 2, "updates": 1}
+    learned = []
+    for path in (start("torch", **same), start("fused", **same)):
+        assert [m["env_steps"] for m in path.learn()] == [16 * 16]
+        learned.append(path.network())
+    for one, other in zip(*(vars(network).values() for network in learned), strict=True):
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (one, other)), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_alone_it_learns_to_stay_at_its_place() -> None:
@@ -183,8 +201,8 @@ def test_what_it_cannot_do_it_says() -> None:
         make("quad_swarm", vehicles=4).rehearsal(8, 0, 8)
     with pytest.raises(ValueError, match="algorithm.path=fused takes mlp or gru"):
         start("fused", network="my_module:Net")
-    with pytest.raises(ValueError, match="algorithm.solo needs algorithm.path=fused"):
-        start("torch", solo=1)
+    with pytest.raises(ValueError, match="algorithm.solo needs a task with its own world, and mlp or gru"):
+        start("torch", solo=1, network="my_module:Net")
     with pytest.raises(ValueError, match="algorithm.solo: car_race does not say"):
         Apg(make("car_race", tracks=2), ApgConfig(path="fused", num_envs=16, solo=1), 0)
     with pytest.raises(ValueError, match="apg drives one car on each track: with opponent=self there are 3"):

@@ -229,6 +229,26 @@ def test_what_is_settled_is_practised_seldom(task):
     assert Curriculum(task, 0, even=True).counts(3).sum() == 3
 
 
+def test_what_was_cloned_is_not_demonstrated_again(task, monkeypatch):
+    asked = []
+    monkeypatch.setattr("policies.algorithms.vla_rl.demonstrated", lambda *_: asked.append(1) or made)
+    made = demonstrated(unseen(task), cloned(), 0)
+    first = VlaRl(task, few(iterations=1), 0)
+    for _ in first.learn():
+        pass
+    assert not asked and not first.cloning.shown  # and is forgotten
+    second = VlaRl(task, few(iterations=1), 0)
+    for _ in second.cloning.learn():
+        pass
+    assert all("camera" not in episode.signals for episode in second.cloning.shown)
+    second.cloning.shown = []  # as after a checkpoint
+    for _ in second.learn():
+        pass
+    assert asked == [1]
+    ours, theirs = (learner.insight.normalizer.state_dict() for learner in (first, second))
+    assert all(torch.equal(torch.as_tensor(ours[name]), torch.as_tensor(theirs[name])) for name in ours)
+
+
 def test_progress_is_that_of_demonstrations(task):
     shown = demonstrated(unseen(task), cloned(episodes=12), 0)
     assert "camera" not in shown[0].signals

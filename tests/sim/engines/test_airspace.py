@@ -165,3 +165,19 @@ def test_what_does_not_fit_is_refused() -> None:
         FlightTogether(CRAZYFLIE, 4, STEP, each=3)
     with pytest.raises(ValueError, match="vehicles in one airspace fly on the CPU only, got device 'cuda'"):
         FlightTogether(CRAZYFLIE, 4, STEP, device="cuda", each=2)
+
+
+def test_nobody_is_told_of_who_is_beyond_reach_nor_changes_with_them() -> None:
+    state, order = np.zeros((3, STATE_ROWS)), np.zeros((3, 2), np.int64)
+    state[:, POSITION] = 0.0, 1.0, 60.0
+    table, g = np.zeros((1, 24, 16), np.float32), np.zeros((1, STATE_ROWS, 16), np.float32)
+    lanes = to_lanes(state)
+    airspace.view(lanes, 3, order, 0, 6, 12, 18, 2, table)
+    assert order.tolist() == [[1, -1], [0, -1], [-1, -1]]
+    told = from_lanes(table, 3)[:, 12:18].reshape(3, 2, 3)
+    np.testing.assert_array_equal(told[0], [[1.0, 0.0, 0.0], airspace.ABSENT])
+    np.testing.assert_array_equal(told[2], [airspace.ABSENT, airspace.ABSENT])
+    airspace.view_adjoint(order, np.ones((3, 6), np.float32), np.zeros((3, 6), np.float32), g)
+    assert from_lanes(g, 3)[:, POSITION].tolist() == [0.0, 0.0, 0.0] and not from_lanes(g, 3)[2].any()
+    airspace.view_adjoint(order[:, :1], np.eye(3, dtype=np.float32), np.zeros((3, 3), np.float32), g)
+    np.testing.assert_array_equal(from_lanes(g, 3)[:, POSITION : POSITION + 3], [[-1, 1, 0], [1, -1, 0], [0, 0, 0]])

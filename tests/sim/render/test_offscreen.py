@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -222,6 +223,22 @@ def test_gates_are_drawn_and_the_next_one_is_another_colour(backend):
         counts.append((len(near(frame, GATE)), len(near(frame, TARGET))))
     assert min(min(pair) for pair in counts) > 20
     assert counts[0] != counts[1]
+
+
+@pytest.mark.parametrize("backend", ["raster", "mujoco"])
+def test_pillars_are_drawn(backend):
+    position, quaternion, target = recording(8)
+    pictures = []
+    for radius in (0.1, 0.3):
+        stand = np.array([[0.8, 0.4, radius], [-0.8, -0.4, radius]])
+        shot = film(position, quaternion, target, CRAZYFLIE, 100.0, 25, SIZE, pillars=stand)
+        without = dataclasses.replace(shot, pillars=np.zeros((0, 3)))
+        try:
+            drawn, empty = (next(offscreen.frames(one, backend)).astype(int) for one in (shot, without))
+        except RuntimeError:
+            pytest.skip("there is no OpenGL here")
+        pictures.append(int((np.abs(drawn - empty).max(axis=2) > 10).sum()))
+    assert 20 < pictures[0] < 0.6 * pictures[1]
 
 
 def test_a_caption_is_written_below_and_counts_the_time():

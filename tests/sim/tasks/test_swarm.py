@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test
 
+from sim.engines.flight.airspace import ABSENT, REACH
 from sim.env import make_env, with_engine
 from sim.parallel import TaskParallelEnv
 from sim.tasks import agents_of, make, teams_of
 from sim.tasks.swarm import CLOSE, MOST, QuadSwarm, places
+from sim.tasks.swarm.rehearsal import ASIDE
 from sim.tasks.swarm.world import FLOOR, MARGIN, Swarm
 
 RNG = np.random.default_rng
@@ -70,6 +72,49 @@ def test_a_formation_moves_and_a_mixture_is_of_all():
     assert (np.linalg.norm(truth["target_velocity"], axis=1) > 0.0).all()
     kinds = {tuple(np.sign(places.draw("mixed", 4, 2.0, RNG(k)).drift[:2])) for k in range(20)}
     assert (0.0, 0.0) in kinds and len(kinds) > 2
+
+
+def test_who_learns_meets_groups_of_different_sizes():
+    task = make("quad_swarm", vehicles=6, neighbours=5, fewest=2, vary=False)
+    world, sizes = task.rehearsal(96, 0, 4), []
+    now = world.truth()
+    there = now["others"].reshape(96, 5, 3)
+    gone = (there == ABSENT).all(axis=2)
+    for row in range(96):
+        mates = [k for k in range(row - row % 6, row - row % 6 + 6) if k != row]
+        gaps = np.linalg.norm(now["position"][mates] - now["position"][row], axis=1)
+        assert (gaps < REACH).sum() == 5 - gone[row].sum() and ((gaps < 5.0) | (gaps > 50.0)).all()
+        sizes.append(6 - int(gone[row].sum()))
+    assert not now["others_velocity"].reshape(96, 5, 3)[gone].any() and (now["nearest"] > 0.1).all()
+    assert set(sizes) == {2, 3, 4, 6} and 0.4 < np.mean(np.array(sizes) == 6) < 0.9  # of 5 one would be left over
+    together = make("quad_swarm", vehicles=6, neighbours=5, vary=False)
+    assert not (together.rehearsal(96, 0, 4).truth()["others"].reshape(96, 5, 3) == ABSENT).all(axis=2).any()
+    assert not (opened(6, 0, vehicles=6, fewest=2).truth()["others"] == ABSENT[2]).any()  # who is judged meets all
+
+
+def test_who_learns_keeps_to_the_right():
+    """Seen from above, of the way to its place; and stands still there."""
+    world = make("quad_swarm", vehicles=4).rehearsal(16, 0, 4)
+    zero = np.zeros((3, 3), np.float32)
+    now = {"position": zero.copy(), "linear_velocity": zero, "target_position": zero, "target_velocity": zero}
+    now["position"][:2] = [[-2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]  # eastward, southward, there
+    free = -world._moving(now)
+    np.testing.assert_allclose(free, ASIDE * 2.0 / 5.0**0.5 * np.array([[0, -1, 0], [-1, 0, 0], [0, 0, 0]]), atol=1e-6)
+    env = opened(1, vary=False)  # who is judged flies as it likes
+    put(env, [[0, 0, 1.5], [1, 0, 1.5], [2, 0, 1.5], [4, 0, 1.5]])
+    env.goal[:, 0] += 2.0
+    assert env.step(still(env)).terms["speed"].max() < 0.01
+
+
+@pytest.mark.parametrize("mode", ["crossing", "sphere", "formation", "mixed"])
+def test_groups_are_of_fewest_at_least(mode: str):
+    for seed in range(20):
+        start, goal, drift = places.parted(mode, 11, 4, 2.0, RNG(seed))
+        assert start.shape == goal.shape == drift.shape == (11, 3)
+        group = np.unique(np.round(goal[:, :2] / places.FAR), axis=0, return_inverse=True, return_counts=True)
+        assert group[2].min() >= 4 and np.linalg.norm(goal - start, axis=1).max() < 9.0
+        for k in range(len(group[0])):
+            assert np.ptp(drift[group[1].ravel() == k], axis=0).max() == 0.0
 
 
 def test_seeds_and_numbers_decide_flights():
@@ -221,7 +266,7 @@ def test_pettingzoo(vehicles: int):
 
 def test_mirrored_signals_have_mirrored_commands():
     """Of those who keep to no side."""
-    env = opened(2, vary=False, expert="straight")
+    env = opened(2, vary=False, expert="straight", obstacles=2)
     flown(env, 20)
     seen = env.truth()
     for mirror in env.task.mirrors:
@@ -240,6 +285,8 @@ def test_mirrored_signals_have_mirrored_commands():
         ({"vehicles": 17}, "vehicles must be between 2 and 16, got 17"),
         ({"mode": "waltz"}, "mode 'waltz' is not one of crossing, sphere, formation, mixed"),
         ({"crowd": -1.0}, "crowd must be between 0 and 1000, got -1.0"),
+        ({"fewest": 1}, r"fewest must be 0, or between 2 and vehicles \(8\), got 1"),
+        ({"vehicles": 4, "fewest": 5}, r"fewest must be 0, or between 2 and vehicles \(4\), got 5"),
         ({"neighbours": 0}, "neighbours must be between 1 and 15, got 0"),
         ({"robot": "any"}, "quad_swarm flies vehicles of one name, which 'any' is not"),
     ],
