@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.robots.quadrotors import GRAVITY, Quadrotor
-from sim.scenes.gates import GateTrack, frame_distance
+from sim.scenes.gates import GateTrack
 
 Double = NDArray[np.float64]
 DENSE = 12  # points of a span, of which there are two from gate to gate
@@ -85,33 +85,12 @@ def fastest(slope: Double, bend: Double, step: Double, most: float, limit: float
     `slope` and `bend` (n, m, 3) are the paths' derivatives by it, `step` (m - 1,) its steps. The specific force
     (acceleration + gravity) is at most `most`, speed at most `limit`.
     """
-    gravity = np.array([0.0, 0.0, GRAVITY])
-    cc, cb, bb = (np.einsum("nmi,nmi->mn", p, q) for p, q in ((bend, bend), (bend, slope), (slope, slope)))
-    cg, bg, spare = GRAVITY * bend[..., 2].T, GRAVITY * slope[..., 2].T, GRAVITY**2 - most**2
-    # |bend x + slope u + gravity|^2 <= most^2 has a solution u up to this x.
-    q2, q1, q0 = np.maximum(cc * bb - cb**2, 1e-12), cb * bg - bb * cg, bg**2 - bb * spare
-    highest = (q1 + np.sqrt(q1**2 + q2 * q0)) / q2
-    there = -(cb * highest + bg) / bb
-    cap = limit**2 / bb
-    count, n = bb.shape
-    reach = np.empty((count, n))
-    reach[-1] = np.minimum(highest[-1], cap[-1])
-    for k in range(count - 2, -1, -1):  # the largest x from which the next one's can be kept
-        wide = 2.0 * step[k]
-        towards = bend[:, k] - slope[:, k] / wide
-        from_ = slope[:, k] * (reach[k + 1] / wide)[:, None] + gravity
-        c2, c1 = (towards * towards).sum(axis=1), (towards * from_).sum(axis=1)
-        c0 = (from_ * from_).sum(axis=1) - most**2
-        line = (-c1 + np.sqrt(np.maximum(c1**2 - c2 * c0, 0.0))) / c2
-        free = highest[k] + wide * there[k] <= reach[k + 1]
-        reach[k] = np.minimum(np.where(free, highest[k], np.maximum(line, 0.0)), cap[k])
-    x, u = np.zeros((count, n)), np.zeros((count - 1, n))
-    for k in range(count - 1):
-        root = (cb[k] * x[k] + bg[k]) ** 2 - bb[k] * (cc[k] * x[k] ** 2 + 2.0 * cg[k] * x[k] + spare)
-        more = (-(cb[k] * x[k] + bg[k]) + np.sqrt(np.maximum(root, 0.0))) / bb[k]
-        x[k + 1] = np.clip(x[k] + 2.0 * step[k] * more, 1e-9, reach[k + 1])
-        u[k] = (x[k + 1] - x[k]) / (2.0 * step[k])
-    return x.T, u.T
+    from sim.engines.flight.gates import speeds
+
+    n, count = slope.shape[:2]
+    x, u = np.empty((n, count)), np.empty((n, count - 1))
+    speeds(np.ascontiguousarray(slope), np.ascontiguousarray(bend), step, most, limit, *np.empty((2, count)), x, u)
+    return x, u
 
 
 class _Paths:
@@ -150,7 +129,7 @@ class _Paths:
     def derivatives(self, variables: Double) -> tuple[Double, Double, Double]:
         """Position, slope and bend (n, m, 3) of the paths."""
         points = self.points(variables)
-        position, slope, bend = (np.einsum("mk,nki->nmi", made, points) for made in self.maps)
+        position, slope, bend = (made @ points for made in self.maps)
         return position, slope, bend
 
 
@@ -220,17 +199,19 @@ def time_optimal(
     gates = (first + np.arange(laps * len(track.yaw) + beyond)) % len(track.yaw)
     paths = _Paths(track, start, gates, 0.5 * track.size[gates] - radius - margin)
 
+    from sim.engines.flight.gates import touching
+
     def duration(variables: Double) -> Double:
         position, slope, bend = paths.derivatives(variables)
         x, _ = fastest(slope, bend, paths.step, most, limit)
         root = np.sqrt(x)
         through = np.einsum("gi,ngi->ng", track.axes[gates][:, :, 0], slope[:, paths.gates])
         steep = np.minimum(through / np.linalg.norm(slope[:, paths.gates], axis=-1) - STEEPEST, 0.0)
-        seen = np.einsum("nmgj,gji->nmgi", position[:, :, None] - track.centre, track.axes)
-        inside = np.maximum(radius + 0.5 * margin - frame_distance(seen, track.size), 0.0)
+        inside = np.empty(len(position))
+        touching(position, track.centre, track.axes, track.size, radius + 0.5 * margin, inside)
         low = np.maximum(radius + LOWEST - position[..., 2], 0.0)
         made: Double = (2.0 * paths.step / (root[:, :-1] + root[:, 1:])).sum(axis=1) + 10.0 * (steep**2).sum(axis=1)
-        made += PRICE * ((inside**2).sum(axis=(1, 2)) + (low**2).sum(axis=1))
+        made += PRICE * (inside + (low**2).sum(axis=1))
         return made
 
     best = _least(duration, paths.first, steps)[None]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.sight.lens import Lens
+from sim.engines.sight.openings import CHANCES, openings
 from sim.env import Array
 from sim.randomize import drawn, normal
 from sim.spec import Signal
@@ -25,7 +26,6 @@ MAPPED = ("next_gate", "gate_after")  # where they are, to whom a map tells that
 SEEN = ("seen_next_gate", "seen_gate_after")
 EVERY = 2  # control steps from one picture to the next
 LATE, USUAL = (2, 4), 3  # control steps after which something is told of a picture; where nothing varies
-NEAREST = 0.1  # m before the camera, where corners are not seen any more
 # Corners (m, in the body's axes) in their directions, all as far away as the opening's size says; zeros where a gate is
 # not seen, and whether each is.
 SIGNALS = (*(Signal(name, (12,), "m", "body") for name in SEEN), Signal("gates_seen", (AHEAD,), "1", "", 0.0, 1.0))
@@ -64,46 +64,31 @@ class GateDetector:
         return {**{name: now[:, k, 1:] for k, name in enumerate(SEEN)}, "gates_seen": now[:, :, 0]}
 
     def begin(self, rows: NDArray[np.int64], seeds: NDArray[np.uint64], corners: Array, size: Array) -> None:
-        """New flights in these rows: `corners` (all rows, AHEAD, 4, 3), m, body; `size` (all rows, AHEAD, 2), m."""
+        """New flights in these rows, of which are `corners` (n, AHEAD, 4, 3), m, body; `size` (n, AHEAD, 2), m."""
         self.seeds[rows], self.steps[rows] = seeds, 0
         u = drawn(seeds, np.full(len(rows), 1 << 40), 7)
         varied = LATE[0] + (u[:, 6] * (LATE[1] - LATE[0] + 1)).astype(np.int64)
         self.late[rows] = varied if self.noise else USUAL
         self.mount[rows] = self.noise * self.errors.mount * normal(u[:, :3], u[:, 3:6])
-        self._told[:, rows] = self._seen(corners, size)[rows]
+        self._told[:, rows] = self._seen(rows, corners, size)
 
     def step(self, corners: Array, size: Array) -> None:
-        """A control step later."""
+        """A control step later, of all rows."""
         self.steps += 1
-        now = self._told[0]
-        due = self.steps % EVERY == 0
-        if due.any():
-            now = np.where(due[:, None, None], self._seen(corners, size), now)
+        now, due = self._told[0].copy(), np.flatnonzero(self.steps % EVERY == 0)
+        if len(due):
+            now[due] = self._seen(due, corners[due], size[due])
         self._told = np.concatenate([now[None], self._told[:-1]])
 
-    def _seen(self, corners: Array, size: Array) -> Array:
-        """What a picture that is taken now tells (rows, AHEAD, 13)."""
-        n, errors = len(corners), self.errors
-        u = drawn(self.seeds, self.steps, 17 * AHEAD).reshape(n, AHEAD, 17)
-        place = corners @ self.axes
-        place = place - np.cross(self.mount[:, None, None], place)
-        ahead = np.maximum(place[..., 0], NEAREST)
-        off = place[..., 1:] / ahead[..., None]  # to the left and up, in the picture
+    def _seen(self, rows: NDArray[np.int64], corners: Array, size: Array) -> Array:
+        """What a picture that is taken now in these rows tells (n, AHEAD, 13)."""
+        n, errors, pixel = len(rows), self.errors, 1.0 / self.lens.focal
+        chance = drawn(self.seeds[rows], self.steps[rows], CHANCES * AHEAD).reshape(n, AHEAD, CHANCES)
         wide = np.tan(np.radians(self.lens.view) / 2.0)
         edge = wide * np.array([1.0, self.lens.height / self.lens.width])
-        there = ((place[..., 0] > NEAREST) & (np.abs(off) < edge).all(axis=-1)).all(axis=-1)
-        pixel = 1.0 / self.lens.focal
-        shift = normal(u[..., :8], u[..., 8:16]).reshape(n, AHEAD, 4, 2)
-        off = off + self.noise * errors.corner * pixel * shift
-        ray = np.concatenate([np.ones((*off.shape[:-1], 1)), off], axis=-1)
-        ray /= np.linalg.norm(ray, axis=-1, keepdims=True)
-        sides = np.linalg.norm(ray - np.roll(ray, -1, axis=-2), axis=-1)  # rad: above, right, below, left
-        looks = 0.5 * (sides[..., :2] + sides[..., 2:])  # rad: wide, high
-        there &= (looks > errors.least * pixel).all(axis=-1) & (u[..., 16] >= self.noise * errors.missed)
-        away = 1.0 / np.maximum((looks / size).max(axis=-1), 1e-6)  # m, by what is less foreshortened
-        found = (away[..., None, None] * ray) @ self.axes.T
-        told = np.concatenate([np.ones((n, AHEAD, 1)), found.reshape(n, AHEAD, 12)], axis=-1)
-        made: Array = (told * there[..., None]).astype(np.float32)
+        made = np.empty((n, AHEAD, 13), np.float32)
+        how = errors.least * pixel, self.noise * errors.corner * pixel, self.noise * errors.missed
+        openings(corners, size, self.mount[rows], self.axes, chance, edge, *how, made)
         return made
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines.flight.gates import follow
 from sim.env import Array
 from sim.experts.gates import MARGIN, SHARE, Double, planned
 from sim.experts.time_optimal import Trajectory, check_flyable
@@ -68,11 +69,11 @@ class References:
     def advance(
         self, track: NDArray[np.int64], position: Array, rows: NDArray[np.int64], nearest: NDArray[np.int64]
     ) -> None:
-        """Find `nearest` of these rows anew, at most `WINDOW` samples ahead of the last one, and never back."""
-        on = track[rows, None]
-        near = np.minimum(nearest[rows, None] + np.arange(WINDOW), self._last[on])
-        off = self._samples[self._first[on] + near, :3] - position[rows, None]
-        nearest[rows] = near[np.arange(len(rows)), (off**2).sum(axis=-1).argmin(axis=1)]
+        """Find `nearest` of these rows anew, less than `WINDOW` samples ahead of the last one, and never back.
+
+        `position` (n, 3) is of these rows, the others are of all.
+        """
+        follow(position, rows, track, self._first, self._last, self._samples, WINDOW, nearest)
 
     def told(self, track: NDArray[np.int64], nearest: NDArray[np.int64]) -> Array:
         """Position, velocity, and, a little later, acceleration and jerk (num, 12) there."""

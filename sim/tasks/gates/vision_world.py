@@ -28,14 +28,14 @@ class GateRaceVision(GateRace):
         super().__init__(task, num, seed)
 
     def _tell(self, read: Mapping[str, Array], rows: NDArray[np.int64]) -> dict[str, Array]:
-        corners = np.stack([read[name].reshape(self.num, 4, 3) for name in MAPPED], axis=1)
-        size = np.stack([self._size[self.track, self._due(k)] for k in range(AHEAD)], axis=1)
+        corners = np.stack([read[name].reshape(len(rows), 4, 3) for name in MAPPED], axis=1)
+        size = np.stack([self._size[self.track, self._due(k)][rows] for k in range(AHEAD)], axis=1)
         if self.age[rows].any():
             self.detector.step(corners, size)
         else:
             seeds = [np.random.default_rng([self.seed, int(k), CAMERA]).integers(1 << 63) for k in self.episode[rows]]
             self.detector.begin(rows, np.array(seeds, np.uint64), corners, size)
-        return self.detector.told
+        return {name: value[rows] for name, value in self.detector.told.items()}
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return super()._arrays() | self.detector.arrays()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import engines
+from sim.engines.flight.gates import clearances
 from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
@@ -17,7 +18,7 @@ from sim.imperfect import Imperfect, latencies
 from sim.randomize import draw_robots
 from sim.robots.quadrotors import GRAVITY
 from sim.rotations import quaternion, rotation_matrices
-from sim.scenes.gates import Openings, crossing, frame_distance
+from sim.scenes.gates import Openings, crossing
 from sim.spec import limits, numbers, pack, size, slices
 from sim.tasks.gates.references import References
 
@@ -192,38 +193,43 @@ class GateRace:
         return gate
 
     def _look(self, rows: NDArray[np.int64]) -> None:
-        """Noise-free signals now; of these rows at least."""
-        read = {name: np.asarray(self.vehicles.read(name)) for name in (*STATES, "mass", "thrust_scale", "rotor_lag")}
-        position = read["position"]
+        """Noise-free signals now, of these rows: all of them, or those that begin an episode."""
+        names = (*STATES, "mass", "thrust_scale", "rotor_lag")
+        read = {name: np.asarray(self.vehicles.read(name))[rows] for name in names}
+        position, n = read["position"], len(rows)
         turn = rotation_matrices(read["quaternion"].astype(np.float64)).astype(np.float32)
-        track = self.track
+        track, due = self.track[rows], self._due()[rows]
         for ahead, name in enumerate(("next_gate", "gate_after")):
-            corners = self._corners[track, self._due(ahead)] - position[:, None]
-            read[name] = np.einsum("nkj,nji->nki", corners, turn).reshape(self.num, 12)
-        read["projected_gravity"], read["rotation"] = -turn[:, 2], turn.reshape(self.num, 9)
+            corners = self._corners[track, self._due(ahead)[rows]] - position[:, None]
+            read[name] = np.einsum("nkj,nji->nki", corners, turn).reshape(n, 12)
+        read["projected_gravity"], read["rotation"] = -turn[:, 2], turn.reshape(n, 9)
         read["linear_velocity"] = np.einsum("nj,nji->ni", read["linear_velocity"], turn)
-        read["last_motor_command"] = self._told
-        read["gate_place"] = self._in_gate(position, self._due())
-        frames = np.einsum("ngj,ngji->ngi", position[:, None] - self._centre[track], self._axes[track])
-        away = np.minimum(frame_distance(frames, self._size[track]).min(axis=1), position[:, 2])
-        read["clearance"] = (away - self.task.radius)[:, None]
+        read["last_motor_command"] = self._told[rows]
+        read["gate_place"] = self._in_gate(position, track, due)
+        read["clearance"] = (self._away(position, track) - self.task.radius)[:, None]
         read["hit"] = (read["clearance"] <= 0.0).astype(np.float32)
-        read["passed"] = (self.passed / (self.gates[track] * self.task.config.laps))[:, None]
-        read["reference"] = np.zeros((self.num, 12), np.float32)
+        read["passed"] = (self.passed[rows] / (self.gates[track] * self.task.config.laps))[:, None]
+        read["reference"] = np.zeros((n, 12), np.float32)
         if self.references:
-            self.references.advance(track, position, rows, self.nearest)
-            read["reference"] = self.references.told(track, self.nearest)
+            self.references.advance(self.track, position, rows, self.nearest)
+            read["reference"] = self.references.told(track, self.nearest[rows])
         read |= self._tell(read, rows)
-        self._now = np.concatenate([read[name] for name in self._columns], axis=1, dtype=np.float32)
+        self._now[rows] = np.concatenate([read[name] for name in self._columns], axis=1, dtype=np.float32)
         self._table[:] = to_lanes(self._now)
 
+    def _away(self, position: Array, track: NDArray[np.int64]) -> Array:
+        """m (n,) from points (n, 3) to the nearest frame of their tracks, or the ground."""
+        made = np.empty(len(position), np.float32)
+        clearances(position, track, self.gates, self._centre, self._axes, self._size, made)
+        return made
+
     def _tell(self, read: Mapping[str, Array], rows: NDArray[np.int64]) -> Mapping[str, Array]:
-        """More signals (num, k), of what `_look` read; `rows` begin an episode, or all are a control step further."""
+        """More signals (n, k), of what `_look` read of `rows`: they begin an episode, or all are a control step on."""
         return {}
 
-    def _in_gate(self, place: Array, gate: NDArray[np.int64]) -> Array:
-        """Points (num, 3), m, in the axes of a gate of each row's track."""
-        made: Array = np.einsum("nj,nji->ni", place - self._centre[self.track, gate], self._axes[self.track, gate])
+    def _in_gate(self, place: Array, track: NDArray[np.int64], gate: NDArray[np.int64]) -> Array:
+        """Points (n, 3), m, in the axes of gates (n,) of tracks (n,)."""
+        made: Array = np.einsum("nj,nji->ni", place - self._centre[track, gate], self._axes[track, gate])
         return made
 
     def sensed(self) -> Array:
@@ -249,7 +255,7 @@ class GateRace:
         due = self._due()
         centre = self._centre[self.track, due]
         progress = np.linalg.norm(before - centre, axis=1) - np.linalg.norm(self._place - centre, axis=1)
-        there, here = self._in_gate(before, due), self._in_gate(self._place, due)
+        there, here = (self._in_gate(place, self.track, due) for place in (before, self._place))
         passed = crossing(there, here, self._size[self.track, due], task.radius)
         self.passed += passed
         self.missed = (there[:, 0] < 0.0) & (here[:, 0] >= 0.0) & ~passed
