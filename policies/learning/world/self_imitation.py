@@ -41,7 +41,7 @@ class SelfImitationConfig:
     iterations: int = 3  # of playing and cloning
     episodes: int = 600  # played in each
     num_envs: int = 200  # scenes played together
-    updates: int = 800  # of cloning, in each
+    updates: int = 800  # of cloning, in each; twice as many in the first, which begins anew
     added: float = 0.4  # deviation of what is added to actions, of their half range, in every second episode
     held: int = 8  # chunks for which it stays the same
     alike: int = 10  # successes at most that are kept of one beginning, the newest
@@ -87,13 +87,22 @@ class SelfImitation:
         while self.iteration < self.config.iterations or not self.clone.finished:
             if self.iteration == 0 or self.clone.finished:
                 self._play()
-                settings = dataclasses.replace(self.config.base, policy="", server="", updates=self.config.updates)
-                self.clone = Cloning(self.task, settings, self.generator)
                 self.iteration += 1
+                before, self.clone = self.clone, self._another()
+                if self.iteration > 1:  # it goes on from its own weights
+                    for name in ("network", "average"):
+                        getattr(self.clone, name).load_state_dict(getattr(before, name).state_dict())
             for metrics in self.clone.learn(self._data(successes)):
-                done = self.iteration - 1 + self.clone.done / self.config.updates
+                done = self.iteration - 1 + self.clone.done / self.clone.config.updates
                 progress = {"progress": done / self.config.iterations, "env_steps": float(self.env_steps)}
                 yield {**progress, **metrics, "success": self.success, "kept": float(len(self.kept))}
+
+    def _another(self) -> Cloning:
+        """A clone that has learned nothing yet."""
+        times = 2 if self.iteration == 1 else 1  # the first one has no weights to begin with
+        updates = times * self.config.updates
+        settings = dataclasses.replace(self.config.base, policy="", server="", updates=updates)
+        return Cloning(self.task, settings, self.generator)
 
     def _course(self, episode: Episode) -> Course:
         end = int(episode.success.argmax()) + 1
@@ -168,7 +177,6 @@ class SelfImitation:
         self.env_steps, self.success = int(state["env_steps"]), float(state["success"])
         self.kept = [(seen.copy(), done.copy()) for seen, done in state["kept"]]
         if self.iteration:
-            settings = dataclasses.replace(self.config.base, policy="", server="", updates=self.config.updates)
-            self.clone = Cloning(self.task, settings, self.generator)
+            self.clone = self._another()
         self.clone.load_state_dict(state["clone"])
         self.generator.set_state(state["generator"])
