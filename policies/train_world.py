@@ -32,7 +32,7 @@ Array = NDArray[np.float32]
 
 CHUNKS = (1, 5, 20)  # after which the open-loop error is told
 CHUNK = 4  # control steps
-PRECISE = 0.85  # of verdicts that are true: whoever learns under worse ones learns what is wrongly called success
+PRECISE = 0.95  # of verdicts that are true: whoever learns under worse ones learns what is wrongly called success
 BEYOND = 0.1  # of the recorded range, beyond it: no state is predicted further out
 
 
