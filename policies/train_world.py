@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.system.files import write_atomic
 from policies.collect import stored
-from policies.train_success import Peaks, judged, parts, threshold
+from policies.train_success import NoThresholdError, Peaks, judged, parts, threshold
 from sim import spec
 from sim.engines.learned import LearnedWorld, Pairs, believed, differences, seen
 from sim.tasks import Task, make
@@ -33,6 +33,7 @@ Array = NDArray[np.float32]
 CHUNKS = (1, 5, 20)  # after which the open-loop error is told
 CHUNK = 4  # control steps
 PRECISE = 0.95  # of verdicts that are true: whoever learns under worse ones learns what is wrongly called success
+MOST_WRONG = 0.3  # of held-out episodes: beyond it there is no threshold of success
 BEYOND = 0.1  # of the recorded range, beyond it: no state is predicted further out
 
 
@@ -193,10 +194,21 @@ def _success(recordings: list[Moments], pairs: Pairs, fitting: Any, config: Conf
     peaks = [Peaks.of(values[k], label, config.frames) for k, label in enumerate(labels)]
     everything = np.concatenate([values[k] for k in range(len(recordings))])
     label = np.concatenate(labels)
-    bar = threshold(peaks, config.false_share, config.recognised)
-    figures = judged(peaks, split, everything, label, bar, config.false_share, config.recognised)
+    bar, share = bar_of(peaks, config.false_share, config.recognised)
+    figures = judged(peaks, split, everything, label, bar, share, config.recognised)
     judge = learn_success(recordings, pairs, fitting, config.seed)
     return judge, bar, {"success": figures.json()}
+
+
+def bar_of(peaks: Sequence[Peaks], false_share: float, recognised: float) -> tuple[float, float]:
+    """The threshold of success, and the least share of wrong episodes, from that one on, under which there is one."""
+    while True:
+        try:
+            return threshold(peaks, false_share, recognised), false_share
+        except NoThresholdError:
+            if false_share >= MOST_WRONG:
+                raise
+            false_share += 1.0 / len(peaks)
 
 
 def text(world: LearnedWorld) -> str:

@@ -25,6 +25,7 @@ from policies.learning.demonstrations import folders
 from policies.learning.world import Moments
 from policies.learning.world.self_imitation import SelfImitation, SelfImitationConfig
 from policies.models.export import export
+from policies.train_success import NoThresholdError, Peaks
 from policies.train_world import Config, train
 from sim.engines.learned import LearnedWorld, WorldFileError, differences
 from sim.env import Step, make_env
@@ -124,6 +125,15 @@ def test_success_has_to_last_and_a_majority_has_to_see_it(path):
         assert success[:, member == 0].any() == some
     with pytest.raises(ValueError, match="agree, a share of the members"):
         learned(path, agree=1.1)
+
+
+def test_a_threshold_lets_through_as_few_wrong_ones_as_there_have_to_be():
+    good, bad = [Peaks(0.0, 4.0), Peaks(1.0, 6.0)], [Peaks(9.0, -np.inf), *[Peaks(2.0, -np.inf)] * 7]
+    bar, share = train_world.bar_of(good + bad, 0.0, 1.0)
+    assert bar == 3.0 and share == pytest.approx(0.1)  # one of ten is wrong
+    assert train_world.bar_of(good + bad[1:], 0.0, 1.0) == (3.0, 0.0)
+    with pytest.raises(NoThresholdError):
+        train_world.bar_of([*good, *bad[:1] * 8], 0.0, 1.0)
 
 
 def test_what_a_world_calls_success_is_compared_with_what_it_never_saw(path, data, tmp_path):
