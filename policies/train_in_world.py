@@ -1,9 +1,10 @@
 """python -m policies.train_in_world task=NAME demonstrations=DIR out=DIR [key=value ...]: learned worlds, in rounds.
 
 Each round records the newest policy, failures and all, learns the task's world from everything that was recorded
-(`policies.train_world`), and improves the base inside it, without a simulator. Whoever is recorded is measured by that;
-the best is kept. An interrupted command goes on where it was, with the same settings. After World-Env (Xiao et al.
-2025, arXiv 2509.24948).
+(`policies.train_world`), and improves the best policy inside it, without a simulator: by its own successes there
+(`policies.learning.world.self_imitation`), or as `preset` says. Whoever is recorded is measured by that; the best is
+kept. An interrupted command goes on where it was, with the same settings. After World-Env (Xiao et al. 2025, arXiv
+2509.24948).
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from deploy.system.files import write_atomic
 from policies.collect import stored
 from policies.runner.folder import CHECKPOINT, POLICY, continued, quoted
 from policies.runner.report import wilson
+from policies.train_world import recorded, verdicts
 from sim import spec
 from sim.engines.learned import LearnedWorld
 from sim.tasks import make
+
+OWN = "policies.learning.world.self_imitation:SelfImitation"
 
 
 @dataclass
@@ -39,10 +43,12 @@ class Config:
     base: str = field(default="", metadata={"help": "policy file that is improved (default: cloned by diffusion)"})
     rounds: int = field(default=3, metadata={"help": "how often a world is learned"})
     episodes: int = field(default=60, metadata={"help": "of each policy that are recorded"})
+    successes: int = field(default=10, metadata={"help": "the base is recorded on until it has so many"})
+    most: int = field(default=240, metadata={"help": "episodes of the base, whatever succeeded"})
     steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
     linger: int = field(default=10, metadata={"help": "steps after success that are recorded, too"})
-    preset: str = field(default="dsrl", metadata={"help": "how it learns inside, of `policies.train`"})
-    total_steps: int = field(default=25_000, metadata={"help": "inside, per round"})
+    preset: str = field(default="", metadata={"help": "of `policies.train`, to learn inside by it (dsrl)"})
+    total_steps: int = field(default=25_000, metadata={"help": "inside, per round, of a preset"})
     cloning: str = field(default="", metadata={"help": "further settings of cloning: 'key=value key=value'"})
     world: str = field(default="", metadata={"help": "further settings of policies.train_world"})
     inside: str = field(default="", metadata={"help": "further settings of learning inside"})
@@ -55,6 +61,8 @@ class Config:
             raise ValueError(
                 "needs rounds >= 1, episodes >= 1, total_steps >= 1, steps >= 0, linger >= 0 and seed >= 0"
             )
+        if self.successes < 0 or self.most < self.episodes:
+            raise ValueError(f"needs successes >= 0 and most >= episodes, got {self.successes} and {self.most}")
 
 
 @dataclass(frozen=True)
@@ -112,10 +120,11 @@ def improve(config: Config) -> list[dict[str, Any]]:
     for k in range(1, config.rounds + 1):
         data = [config.demonstrations, *(one.recorded for one in policies)]
         file = out / f"round_{k}" / "world.npz"
-        report = _world(config, data, file)
-        made = _improved(config, base, file, out / f"round_{k}" / "inside")
+        world = _world(config, data, file)
+        best = max(policies, key=lambda one: one.share)
+        made = _improved(config, best.policy, data, file, out / f"round_{k}" / "inside")
         policies.append(_measured(config, made, k))
-        rows.append(_row(k, policies, report))
+        rows.append(_row(config, k, policies, world))
         write_atomic(out / "rounds.json", json.dumps(rows, indent=1).encode())
         best = max(policies, key=lambda one: one.share)
         write_atomic(out / POLICY, Path(best.policy).read_bytes())
@@ -142,14 +151,19 @@ def _cloned(config: Config, folder: Path) -> str:
     return _train(folder, *words, f"task.steps={config.steps}" if config.steps else "")
 
 
-def _improved(config: Config, base: str, world: Path, folder: Path) -> str:
-    """What learning inside that world made of the base."""
+def _improved(config: Config, base: str, data: Sequence[str], world: Path, folder: Path) -> str:
+    """What learning inside that world made of the base, with what was recorded outside."""
     steps = f"task.steps={config.steps}" if config.steps else ""
-    words = [f"task=learned/{config.task}", f"task.world={quoted(world)}", steps, f"preset={config.preset}"]
-    words += [f"algorithm.base.policy={quoted(base)}"]
-    words += [f"algorithm.base.demonstrations={quoted(config.demonstrations)}"]
-    words += [f"algorithm.total_steps={config.total_steps}", f"seed={config.seed}", *config.inside.split()]
-    return _train(folder, *words)
+    words = [
+        f"task=learned/{config.task}",
+        f"task.world={quoted(world)}",
+        steps,
+        f"algorithm.base.policy={quoted(base)}",
+    ]
+    words += [f"algorithm.base.demonstrations={quoted(','.join(data))}", f"algorithm.base.episodes={sys.maxsize}"]
+    how = [f"preset={config.preset}", f"algorithm.total_steps={config.total_steps}"]
+    words += how if config.preset else [f"algorithm={OWN}"]
+    return _train(folder, *words, f"seed={config.seed}", *config.inside.split())
 
 
 def _train(folder: Path, *words: str) -> str:
@@ -174,14 +188,22 @@ def _measured(config: Config, policy: str, number: int) -> Measured:
     """Record its episodes, none of which another round has seen."""
     folder = Path(config.out) / f"round_{number}" / "recorded"
     steps = f"steps={config.steps}" if config.steps else ""
-    words = [f"task={config.task}", f"policy={policy}", f"out={folder}", f"episodes={config.episodes}", steps]
-    step("policies.collect", *words, f"linger={config.linger}", f"seed={1000 * (config.seed + 1) + number}")
-    episodes = stored(make(config.task), str(folder), config.episodes)
-    return Measured(policy, str(folder), sum(e.succeeded for e in episodes), len(episodes))
+    words = [f"task={config.task}", f"policy={policy}", f"out={folder}", steps, f"linger={config.linger}"]
+    count, task = config.episodes, make(config.task)
+    while True:
+        step("policies.collect", *words, f"episodes={count}", f"seed={1000 * (config.seed + 1) + number}")
+        episodes = stored(task, str(folder), sys.maxsize)
+        successes = sum(e.succeeded for e in episodes)
+        if number or successes >= config.successes or count >= config.most:
+            return Measured(policy, str(folder), successes, len(episodes))
+        print(
+            f"{len(episodes)} episodes, {successes} succeeded: {config.successes} are wanted, recording on", flush=True
+        )
+        count = min(config.most, len(episodes) + config.episodes)
 
 
-def _world(config: Config, data: Sequence[str], file: Path) -> dict[str, Any]:
-    """Learn the world of that data; its report."""
+def _world(config: Config, data: Sequence[str], file: Path) -> LearnedWorld:
+    """Learn the world of that data."""
     from sim.tasks.external.learned import told_of
 
     if not file.exists():
@@ -189,16 +211,19 @@ def _world(config: Config, data: Sequence[str], file: Path) -> dict[str, Any]:
         words = [f"task={config.task}", f"data={','.join(data)}", f"out={file}", f"seed={config.seed}"]
         step("policies.train_world", *words, *config.world.split())
     task = make(config.task)
-    return dict(LearnedWorld.load(file, told_of(task), spec.size(task.commands)).report)
+    return LearnedWorld.load(file, told_of(task), spec.size(task.commands))
 
 
-def _row(k: int, policies: Sequence[Measured], report: dict[str, Any]) -> dict[str, Any]:
-    base, after = policies[0], policies[k]
+def _row(config: Config, k: int, policies: Sequence[Measured], world: LearnedWorld) -> dict[str, Any]:
+    base, after, report = policies[0], policies[k], world.report
+    seen = recorded(make(config.task), [after.recorded])
     return {
         "round": k,
         "recorded": sum(one.episodes for one in policies[:k]),  # by policies, beside the demonstrations
+        "successes": report["success"]["successes"],  # among them and the demonstrations
         "precision": report["success"]["precision"],
         "auroc": report["success"]["frame_auroc"],
+        "outside": verdicts(world, seen),  # of this world, on what the policy then did, which it never saw
         "off_m": {chunks: one["off"] for chunks, one in report["open_loop_m"].items()},
         "base": base.share,
         "after": after.share,
@@ -209,12 +234,14 @@ def _row(k: int, policies: Sequence[Measured], report: dict[str, Any]) -> dict[s
 
 def text(rows: Sequence[dict[str, Any]]) -> str:
     """For people: success is that of recorded episodes of the real task, of the base and of what this round made."""
-    lines = [f"{'round':>5}  {'recorded':>8}  {'precision':>9}  {'AUROC':>6}  {'base':>7}  {'after':>6}  95 % interval"]
+    names = ("round", "recorded", "succeeded", "precision", "then", "AUROC", "base", "after")
+    lines = ["".join(f"{name:>11}" for name in names) + "  95 % interval"]
     for row in rows:
-        precision = "-" if row["precision"] is None else f"{100 * row['precision']:.0f} %"
+        shares = [row["precision"], row["outside"]["precision"], row["base"], row["after"]]
+        precision, then, base, after = ("-" if share is None else f"{100 * share:.0f} %" for share in shares)
         low, high = (100 * end for end in row["after_interval"])
-        told = f"{100 * row['base']:5.0f} %  {100 * row['after']:4.0f} %  {low:.0f} .. {high:.0f}"
-        lines.append(f"{row['round']:5}  {row['recorded']:8}  {precision:>9}  {row['auroc']:6.3f}  {told}")
+        told = (row["round"], row["recorded"], row["successes"], precision, then, f"{row['auroc']:.3f}", base, after)
+        lines.append("".join(f"{one:>11}" for one in told) + f"  {low:.0f} .. {high:.0f}")
     return "\n".join(lines)
 
 

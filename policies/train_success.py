@@ -78,8 +78,11 @@ class Peaks:
         return cls(float(before.max(initial=-np.inf)), float(held[succeeds].max(initial=-np.inf)))
 
 
-def threshold(peaks: Sequence[Peaks], false_share: float) -> float:
-    """In the middle of the range that recognises the most, with at most so many false ones. NoThresholdError."""
+def threshold(peaks: Sequence[Peaks], false_share: float, share: float = 1.0) -> float:
+    """With at most so many false ones: in the middle between the highest of the others and what is to be recognised.
+
+    That is this share of the successes that can be, those that stand out most. NoThresholdError.
+    """
     early = np.sort([p.early for p in peaks])[::-1]
     least = early[int(false_share * len(early))]  # it must be above
     late = [p.late for p in peaks if p.late > max(least, p.early)]
@@ -88,7 +91,7 @@ def threshold(peaks: Sequence[Peaks], false_share: float) -> float:
             f"no success is recognised unless more than {100 * false_share:g} % of the {len(peaks)} episodes are "
             "called so wrongly: label more frames in a row, of more episodes, or raise false_share"
         )
-    lowest = min(late)
+    lowest = float(np.quantile(late, 1.0 - share))
     return lowest - 1.0 if np.isneginf(least) else 0.5 * (float(least) + lowest)
 
 
@@ -205,13 +208,19 @@ def recognise(task: Task, episodes: Sequence[Labelled], inputs: Group, config: C
 
 
 def judged(
-    peaks: Sequence[Peaks], split: Sequence[Sequence[int]], values: Array, label: Labels, bar: float, false_share: float
+    peaks: Sequence[Peaks],
+    split: Sequence[Sequence[int]],
+    values: Array,
+    label: Labels,
+    bar: float,
+    false_share: float,
+    share: float = 1.0,
 ) -> Figures:
     """Each part under the threshold of the other ones, so that none is judged by a threshold that it chose."""
     recognised = false = 0
     for held in split:
         try:
-            own = threshold([p for k, p in enumerate(peaks) if k not in held], false_share)
+            own = threshold([p for k, p in enumerate(peaks) if k not in held], false_share, share)
         except NoThresholdError:
             own = np.inf
         wrong = [peaks[k].early >= own for k in held]

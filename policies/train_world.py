@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.system.files import write_atomic
 from policies.collect import stored
-from policies.train_success import Peaks, judged, parts, threshold
+from policies.train_success import NoThresholdError, Peaks, judged, parts, threshold
 from sim import spec
 from sim.engines.learned import LearnedWorld, Pairs, believed, differences, seen
-from sim.tasks import make
+from sim.tasks import Task, make
 
 if TYPE_CHECKING:
     from policies.learning.world import Moments
@@ -32,7 +32,8 @@ Array = NDArray[np.float32]
 
 CHUNKS = (1, 5, 20)  # after which the open-loop error is told
 CHUNK = 4  # control steps
-PRECISE = 0.85  # of verdicts that are true: whoever learns under worse ones learns what is wrongly called success
+PRECISE = 0.95  # of verdicts that are true: whoever learns under worse ones learns what is wrongly called success
+MOST_WRONG = 0.3  # of held-out episodes: beyond it there is no threshold of success
 BEYOND = 0.1  # of the recorded range, beyond it: no state is predicted further out
 
 
@@ -46,13 +47,14 @@ class Config:
     episodes: int = field(default=0, metadata={"help": "the first so many of each folder (0: all)"})
     held_out: float = field(default=0.15, metadata={"help": "share of episodes that judge what changes"})
     folds: int = field(default=5, metadata={"help": "parts that judge success, held out one after the other"})
-    frames: int = field(default=1, metadata={"help": "in a row that must look like success"})
-    false_share: float = field(default=0.02, metadata={"help": "of held-out episodes that may be called so wrongly"})
+    frames: int = field(default=3, metadata={"help": "in a row that must look like success"})
+    false_share: float = field(default=0.0, metadata={"help": "of held-out episodes that may be called so wrongly"})
+    recognised: float = field(default=0.5, metadata={"help": "share of successes that must stand out from all others"})
     trusted: float = field(default=2.0, metadata={"help": "disagreement, in the largest of held-out episodes, that is"})
     members: int = field(default=5, metadata={"help": "of an ensemble"})
     hidden: int = field(default=192, metadata={"help": "units in each of two layers"})
-    updates: int = field(default=4000, metadata={"help": "of what changes"})
-    success_updates: int = field(default=1500, metadata={"help": "of success"})
+    updates: int = field(default=2500, metadata={"help": "of what changes"})
+    success_updates: int = field(default=600, metadata={"help": "of success"})
     seed: int = field(default=0, metadata={"help": "of the learning"})
 
     def __post_init__(self) -> None:
@@ -60,6 +62,8 @@ class Config:
             raise ValueError("needs episodes >= 0, frames >= 1, updates >= 1, success_updates >= 1 and seed >= 0")
         if not (0.0 < self.held_out < 1.0 and 0.0 <= self.false_share < 1.0 and self.trusted > 0.0):
             raise ValueError("needs 0 < held_out < 1, 0 <= false_share < 1 and trusted > 0")
+        if not 0.0 < self.recognised <= 1.0:
+            raise ValueError(f"recognised lies between 0 and 1, got {self.recognised}")
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2, got {self.folds}")
         if not self.out.endswith(".npz"):
@@ -96,15 +100,14 @@ def train(config: Config) -> LearnedWorld:
     """Learn, measure, write the file. ValueError or DatasetError says what is wrong with the data."""
     import torch
 
-    from policies.learning.world import Fitting, Moments, learn_moves, moves
+    from policies.learning.world import Fitting, learn_moves, moves
     from policies.runner.log import Progress
     from sim.tasks.external.learned import told_of
 
     task: Any = make(config.task)
     told = told_of(task)
     torch.set_num_threads(1)
-    some = [e for folder in config.data.split(",") for e in stored(task, folder, config.episodes or sys.maxsize)]
-    recordings = [Moments.of(episode, told, task) for episode in some if len(episode.success) > 1]
+    recordings = recorded(task, config.data.split(","), config.episodes or sys.maxsize)
     count = max(1, round(config.held_out * len(recordings)))
     if len(recordings) < 4:
         raise ValueError(f"{config.data}: {len(recordings)} episodes of two steps or more; it takes 4")
@@ -131,6 +134,7 @@ def train(config: Config) -> LearnedWorld:
         change=change,
         success=success,
         bar=bar_at,
+        frames=config.frames,
         cut=np.inf,
         moments=states[kept],
         changes=np.concatenate([r.last for r in recordings])[kept],
@@ -154,6 +158,23 @@ def train(config: Config) -> LearnedWorld:
     return world
 
 
+def recorded(task: Task, folders: Sequence[str], count: int = sys.maxsize) -> list[Moments]:
+    """The first so many episodes of each folder, but for those of a single step."""
+    from policies.learning.world import Moments
+    from sim.tasks.external.learned import told_of
+
+    some = [episode for folder in folders for episode in stored(task, folder, count)]
+    return [Moments.of(episode, told_of(task), task) for episode in some if len(episode.success) > 1]
+
+
+def verdicts(world: LearnedWorld, episodes: Sequence[Moments]) -> dict[str, Any]:
+    """What a world calls success in episodes that it did not learn from: how often it is right, and wrong."""
+    peaks = [Peaks.of(world.believed(e.state), e.success.astype(np.int8), world.frames) for e in episodes]
+    false = sum(p.early > world.bar for p in peaks)
+    right = sum(p.late > world.bar >= p.early for p in peaks)
+    return {"recognised": right, "false": false, "precision": right / (right + false) if right + false else None}
+
+
 def _disagreement(world: LearnedWorld, episode: Moments) -> Array:
     """Of the members, at every recorded moment (n,)."""
     return world.after(episode.state, episode.last, episode.action, np.zeros(len(episode.state), np.int64))[1]
@@ -173,10 +194,21 @@ def _success(recordings: list[Moments], pairs: Pairs, fitting: Any, config: Conf
     peaks = [Peaks.of(values[k], label, config.frames) for k, label in enumerate(labels)]
     everything = np.concatenate([values[k] for k in range(len(recordings))])
     label = np.concatenate(labels)
-    bar = threshold(peaks, config.false_share)
-    figures = judged(peaks, split, everything, label, bar, config.false_share)
+    bar, share = bar_of(peaks, config.false_share, config.recognised)
+    figures = judged(peaks, split, everything, label, bar, share, config.recognised)
     judge = learn_success(recordings, pairs, fitting, config.seed)
     return judge, bar, {"success": figures.json()}
+
+
+def bar_of(peaks: Sequence[Peaks], false_share: float, recognised: float) -> tuple[float, float]:
+    """The threshold of success, and the least share of wrong episodes, from that one on, under which there is one."""
+    while True:
+        try:
+            return threshold(peaks, false_share, recognised), false_share
+        except NoThresholdError:
+            if false_share >= MOST_WRONG:
+                raise
+            false_share += 1.0 / len(peaks)
 
 
 def text(world: LearnedWorld) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ class Shown:
     horizon: int = 4  # actions in a chunk
     episodes: int = 80  # demonstrated by the task's expert
     corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
-    demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
+    demonstrations: str = ""  # folder of a dataset, or of several (DIR,DIR); the first `episodes` of each instead
 
     def __post_init__(self) -> None:
         for name in ("horizon", "episodes"):
@@ -89,12 +90,17 @@ def privileged(episodes: Sequence[Episode], known: spec.Group, setting: str) -> 
     return told
 
 
+def folders(names: str) -> list[str]:
+    """Of datasets: parted by commas, unless one has a comma in its name."""
+    return [names] if Path(names).exists() else names.split(",")
+
+
 def recorded(task: Task, config: Shown, seed: int) -> list[Episode]:
     """Of the task's expert, or from the dataset that the settings name; LearningError when that cannot be read."""
     if not config.demonstrations:
         return sorted(demonstrate(task, config.episodes, seed, config.corruption), key=lambda e: e.number)
     try:
-        return stored(task, config.demonstrations, config.episodes)
+        return [e for folder in folders(config.demonstrations) for e in stored(task, folder, config.episodes)]
     except ValueError as error:  # a DatasetError
         raise LearningError(f"demonstrations: {error}") from error
 

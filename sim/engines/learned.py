@@ -42,8 +42,9 @@ class Perceptrons:
     biases: tuple[Array, ...]  # (members, 1, out)
 
     def __call__(self, x: Array) -> Array:
-        """Of inputs (n, inputs): (members, n, outputs)."""
-        y: Array = np.clip((x - self.shift) / self.scale, -MOST, MOST)[None]
+        """Of inputs (n, inputs), or of one such array for each member: (members, n, outputs)."""
+        y: Array = np.clip((x - self.shift) / self.scale, -MOST, MOST)
+        y = y if y.ndim == 3 else y[None]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             y = y @ weight + bias
@@ -101,6 +102,7 @@ class LearnedWorld:
     change: Array  # (m,) deviation of the change in a control step; 0: of what never changes
     success: Perceptrons  # of what is seen: the logit of success
     bar: float  # of that logit's mean minus its deviation, above which success is believed
+    frames: int  # in a row that have to be above it
     cut: float  # disagreement beyond which an episode ends
     moments: Array  # (frames, m), recorded
     changes: Array  # (frames, m), how they had changed in the control step before
@@ -125,6 +127,13 @@ class LearnedWorld:
         moved: Array = np.clip(state + self.change * own, self.low, self.high)
         return moved, apart
 
+    def apart(self, states: Array, lasts: Array, action: Array) -> Array:
+        """From states (members, n, m), one for each member, and their last changes: the next, as each says itself."""
+        told = [seen(self.pairs, state) for state in states], [in_deviations(last, self.change) for last in lasts]
+        x = [np.concatenate([*both, action], axis=1) for both in zip(*told, strict=True)]
+        moved: Array = np.clip(states + self.change * self.moves(np.stack(x)), self.low, self.high)
+        return moved
+
     def believed(self, state: Array) -> Array:
         """How much states (n, m) look like success: the logit's mean minus its deviation (n,)."""
         return believed(self.success, seen(self.pairs, state))
@@ -132,6 +141,7 @@ class LearnedWorld:
     def content(self) -> bytes:
         """The file."""
         about = {"task": self.task, "names": [*self.names], "bar": self.bar, "cut": self.cut}
+        about["frames"] = self.frames
         about["report"] = dict(self.report)
         arrays: dict[str, NDArray[Any]] = {}
         for name, net in (("moves", self.moves), ("success", self.success)):
@@ -179,6 +189,7 @@ class LearnedWorld:
             change=rows["change"],
             success=nets["success"],
             bar=float(about["bar"]),
+            frames=int(about.get("frames", 1)),  # files of before had no such thing
             cut=float(about["cut"]),
             moments=moments,
             changes=changes,

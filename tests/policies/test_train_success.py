@@ -173,6 +173,7 @@ def test_the_threshold_keeps_false_ones_rare():
     assert Peaks.of(np.array([1.0, 7.0]), np.zeros(2, np.int8), 1) == Peaks(7.0, -np.inf)
     good, bad = [Peaks(0.0, 4.0), Peaks(1.0, 6.0)], [Peaks(2.0, -np.inf), Peaks(5.0, -np.inf)]
     assert threshold(good + bad[:1], 0.0) == 3.0  # in the middle of 2 and 4
+    assert threshold(good, 0.0, share=0.5) == 3.0  # in the middle of 1 and 5, the median of what can be recognised
     assert threshold(good + bad, 0.0) == 5.5 and threshold(good + bad, 0.25) == 3.0
     with pytest.raises(NoThresholdError, match="more than 0 % of the 2 episodes"):
         threshold([Peaks(7.0, 6.0), bad[0]], 0.0)

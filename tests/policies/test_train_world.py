@@ -19,14 +19,19 @@ from policies import collect, train_in_world, train_world
 from policies.algorithms import algorithm_class
 from policies.algorithms.bc import BaseConfig
 from policies.collect import demonstrate, stored
+from policies.learning.base import Origin
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
+from policies.learning.demonstrations import folders
 from policies.learning.world import Moments
+from policies.learning.world.self_imitation import SelfImitation, SelfImitationConfig
 from policies.models.export import export
+from policies.train_success import NoThresholdError, Peaks
 from policies.train_world import Config, train
 from sim.engines.learned import LearnedWorld, WorldFileError, differences
 from sim.env import Step, make_env
 from sim.spec import Signal, size
 from sim.tasks import make
+from tests.policies import resumed
 from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
 
@@ -47,7 +52,8 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def path(data):
     out = f"{data}.npz"
-    train(Config(task=TOY, data=data, out=out, hidden=64, updates=1500, success_updates=1500))
+    certain = {"frames": 1, "false_share": 0.02, "recognised": 1.0}
+    train(Config(task=TOY, data=data, out=out, hidden=64, updates=1500, success_updates=1500, **certain))
     return out
 
 
@@ -87,6 +93,110 @@ def test_where_nothing_was_recorded_members_disagree_and_the_episode_is_lost(pat
         env._state[:] = far[beyond.argmax()]
         ends = env.step({"velocity": action[beyond.argmax(), None]})
         assert env._apart[0] > world.cut and ends.terminated[0] == penalty and not ends.success[0]
+
+
+def reached(task, n=60):
+    """The expert inside: what looked like success (steps, n), what was success (steps, n), and each row's member."""
+    env, expert, looked, success = make_env(task, n, 3), ToyReach(), [], []
+    env.reset(range(n), range(n))
+    for _ in range(task.episode_steps):
+        success.append(env.step({"velocity": expert.expert(env.observe())["velocity"]}).success)
+        looked.append(task.world.believed(env._state) > task.world.bar)
+    return np.stack(looked), np.stack(success), env._member
+
+
+def test_success_has_to_last_and_a_majority_has_to_see_it(path):
+    task = learned(path)
+    task.world = dataclasses.replace(task.world, frames=3)
+    looked, success, _ = reached(task)
+    first = success.argmax(axis=0)[success.any(axis=0)]
+    assert first.min() >= 2
+    for row, step in zip(np.flatnonzero(success.any(axis=0)), first, strict=True):
+        assert looked[step - 2 : step + 1, row].all()
+    moves = task.world.moves
+    drift = np.zeros_like(moves.biases[-1])
+    drift[1:, :, :2] = 5.0  # all but the first are carried away
+    biases = (*moves.biases[:-1], moves.biases[-1] + drift)
+    apart = dataclasses.replace(task.world, moves=dataclasses.replace(moves, biases=biases), cut=np.inf)
+    for agree, some in ((0.2, True), (0.6, False)):
+        task = learned(path, agree=agree)
+        task.world = apart
+        _, success, member = reached(task)
+        assert success[:, member == 0].any() == some
+    with pytest.raises(ValueError, match="agree, a share of the members"):
+        learned(path, agree=1.1)
+
+
+def test_a_threshold_lets_through_as_few_wrong_ones_as_there_have_to_be():
+    good, bad = [Peaks(0.0, 4.0), Peaks(1.0, 6.0)], [Peaks(9.0, -np.inf), *[Peaks(2.0, -np.inf)] * 7]
+    bar, share = train_world.bar_of(good + bad, 0.0, 1.0)
+    assert bar == 3.0 and share == pytest.approx(0.1)  # one of ten is wrong
+    assert train_world.bar_of(good + bad[1:], 0.0, 1.0) == (3.0, 0.0)
+    with pytest.raises(NoThresholdError):
+        train_world.bar_of([*good, *bad[:1] * 8], 0.0, 1.0)
+
+
+def test_what_a_world_calls_success_is_compared_with_what_it_never_saw(path, data, tmp_path):
+    world = LearnedWorld.load(path, TOLD, 2)
+    collect.collect(ToyReach(), collect.Config(task=TOY, out=str(tmp_path), episodes=30, linger=5, seed=9))
+    told = train_world.verdicts(world, train_world.recorded(ToyReach(), [str(tmp_path)]))
+    assert told["recognised"] > 20 and told["precision"] == told["recognised"] / (told["recognised"] + told["false"])
+    nobody = train_world.verdicts(dataclasses.replace(world, bar=1e9), train_world.recorded(ToyReach(), [data], 5))
+    assert nobody == {"recognised": 0, "false": 0, "precision": None}
+
+
+def test_own_successes_are_cloned_and_learning_continues_exactly(tmp_path):
+    shown = str(tmp_path)
+    collect.collect(ToyReach(), collect.Config(task=TOY, out=shown, episodes=30, corruption=0.2, linger=5))
+    base = Origin(horizon=2, hidden=[64], updates=400, demonstrations=shown)
+    config = SelfImitationConfig(base, iterations=3, episodes=60, num_envs=30, updates=300, alike=2)
+
+    def anew():
+        return SelfImitation(ToyReach(), config, 0)
+
+    rows, others = resumed.learned(anew(), anew)
+    first = next(row for row in rows if "success" in row)
+    assert rows[-1]["success"] > first["success"] + 0.1 and rows[-1]["progress"] == 1.0
+    assert rows[-1]["env_steps"] > first["env_steps"] > 0.0 and rows[-1]["kept"] > first["kept"]
+    for k in (1, 5, 10):
+        continued = others[k]
+        assert [*continued.learn()] == rows[k + 1 :]
+        resumed.same(continued.state_dict(), others[-1].state_dict())
+    for wrong in ({"iterations": 0}, {"added": -1.0}, {"shown": 1.0}, {"alike": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            SelfImitationConfig(**wrong)
+    with pytest.raises(ValueError, match="own successes are kept as numbers"):
+        SelfImitation(ToySight(), SelfImitationConfig(), 0)
+
+
+def test_demonstrations_may_lie_in_several_folders(data, tmp_path):
+    assert folders(data) == [data] and folders(f"{data},{tmp_path}") == [data, str(tmp_path)]
+    odd = tmp_path / "a,b"
+    odd.mkdir()
+    assert folders(str(odd)) == [str(odd)]
+
+
+def test_the_base_is_recorded_until_it_has_succeeded_often_enough(tmp_path, monkeypatch, data):
+    asked = []
+
+    def here(module, *words):
+        asked.append(next(int(word[9:]) for word in words if word.startswith("episodes=")))
+
+    found = stored(ToyReach(), data, 40)
+    monkeypatch.setattr(train_in_world, "step", here)
+    monkeypatch.setattr(train_in_world, "stored", lambda *_: found[: asked[-1]])
+    many = sum(episode.succeeded for episode in found[:20])
+    config = train_in_world.Config(task=TOY, demonstrations=data, out=str(tmp_path), episodes=10, most=35)
+    told = train_in_world._measured(dataclasses.replace(config, successes=many), "base.onnx", 0)
+    assert asked in ([10, 20], [10]) and told.successes >= many
+    asked.clear()
+    assert train_in_world._measured(dataclasses.replace(config, successes=99), "base.onnx", 0).episodes == 35
+    assert asked == [10, 20, 30, 35]
+    asked.clear()
+    train_in_world._measured(dataclasses.replace(config, successes=99), "other.onnx", 1)
+    assert asked == [10]
+    with pytest.raises(ValueError, match="most >= episodes"):
+        dataclasses.replace(config, most=5)
 
 
 @pytest.mark.parametrize(("precision", "warned"), [(None, True), (0.6, True), (0.95, False)])
@@ -213,7 +323,7 @@ def test_what_cannot_be_learned_from(data, tmp_path):
     with pytest.raises(ValueError, match="episode 0 holds a value that is not finite"):
         Moments.of(episode, TOLD, ToyReach())
     assert len(stored(ToyReach(), data, 5)) == 5
-    for wrong in ({"out": "w.onnx"}, {"folds": 1}, {"held_out": 1.0}, {"updates": 0}):
+    for wrong in ({"out": "w.onnx"}, {"folds": 1}, {"held_out": 1.0}, {"updates": 0}, {"recognised": 0.0}):
         with pytest.raises(ValueError):
             Config(**{"task": TOY, "data": data, "out": out} | wrong)
 
@@ -223,10 +333,10 @@ def test_positions_are_told_as_seen_from_one_another():
     assert differences((*at, Signal("place", (2,), "m", "world"))) == [(7, 0, 3)]
 
 
-INSIDE = "algorithm.warmup_episodes=2 algorithm.batch_size=16 algorithm.hidden=[16] algorithm.num_envs=2 task.steps=24"
+INSIDE = "algorithm.iterations=1 algorithm.episodes=20 algorithm.num_envs=10 algorithm.updates=20 task.steps=24"
 SMALL = [
-    *("episodes=6", "linger=5", "total_steps=120", "cloning=algorithm.hidden=[16] algorithm.updates=30"),
-    *(f"inside={INSIDE}", "world=updates=60 hidden=16 success_updates=300 false_share=0.2"),
+    *("episodes=6", "successes=0", "linger=5", "cloning=algorithm.hidden=[16] algorithm.updates=30"),
+    *(f"inside={INSIDE}", "world=updates=60 hidden=16 success_updates=300 false_share=0.2 frames=1 recognised=1"),
 ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,10 +36,13 @@ class Settings:
     steps: int = 60  # of an episode at most
     anywhere: float = 0.5  # share of episodes that begin at any recorded moment; others where an episode began
     penalty: bool = True  # whether to be where nothing was recorded is to be lost
+    agree: float = 0.6  # share of the members that must end with success if they are sent the same commands
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0.0 <= self.anywhere <= 1.0:
             raise ValueError(f"needs steps >= 1 and 0 <= anywhere <= 1, got {self.steps} and {self.anywhere}")
+        if not 0.0 <= self.agree <= 1.0:
+            raise ValueError(f"agree, a share of the members, lies between 0 and 1, got {self.agree}")
 
 
 @functools.cache
@@ -113,10 +117,16 @@ class Imagined:
 
     def __init__(self, task: Learned, num: int, seed: int) -> None:
         self.task, self.num, self.seed = task, num, seed
+        members = len(task.world.moves.weights[0])
         self._state = np.zeros((num, spec.size(task.told)), np.float32)
         self._last = np.zeros_like(self._state)  # how it changed
         self._member = np.zeros(num, np.int64)
+        self._each = np.zeros((members, *self._state.shape), np.float32)  # where each member alone would be by now
+        self._each_last = np.zeros_like(self._each)
+        self._agreed = np.zeros((members, num), bool)  # who of them sees success, since the episode does
+        self._needed = math.ceil(task.inside.agree * members - 1e-6)
         self._apart = np.zeros(num, np.float32)
+        self._believed = np.zeros(num, np.int64)  # frames in a row that looked like success
         low, high = spec.limits(task.commands)
         self._middle, self._half = 0.5 * (low + high), 0.5 * (high - low)
 
@@ -128,6 +138,8 @@ class Imagined:
             moment = rng.integers(len(world.moments)) if any_moment else rng.choice(world.first)
             self._state[row], self._last[row], self._apart[row] = world.moments[moment], world.changes[moment], 0.0
             self._member[row] = rng.integers(len(world.moves.weights[0]))
+            self._believed[row], self._agreed[:, row] = 0, False
+            self._each[:, row], self._each_last[:, row] = self._state[row], self._last[row]
 
     def observe(self) -> dict[str, Array]:
         return spec.unpack(self.task.told, self._state.copy())
@@ -140,8 +152,17 @@ class Imagined:
         action = np.clip((told - self._middle) / self._half, -1.0, 1.0).astype(np.float32)
         moved, self._apart = world.after(self._state, self._last, action, self._member)
         self._state, self._last = moved, moved - self._state
+        if self._needed > 1:
+            each = world.apart(self._each, self._each_last, action)
+            self._each, self._each_last = each, each - self._each
         unknown: NDArray[np.bool_] = self._apart > world.cut
-        success = (world.believed(self._state) > world.bar) & ~unknown
+        believed = (world.believed(self._state) > world.bar) & ~unknown
+        self._believed = np.where(believed, self._believed + 1, 0)
+        success = self._believed >= world.frames
+        if self._needed > 1:
+            for row in map(int, np.flatnonzero(believed)):
+                self._agreed[:, row] |= world.believed(self._each[:, row]) > world.bar
+            success &= self._agreed.sum(axis=0) >= self._needed
         lost = unknown if self.task.inside.penalty else np.zeros(self.num, bool)
         return Step(success.astype(np.float32), success, lost)
 
