@@ -30,7 +30,7 @@ from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowConfig
-from policies.learning.vla.grounding import Grounding
+from policies.learning.vla.grounding import Choices, Grounding, Referents
 from policies.learning.vla.kinds import final
 from policies.learning.vla.looking import Looking, TinyConfig
 from policies.learning.vla.memory import enough
@@ -40,6 +40,7 @@ from policies.models.controller import Policy
 from policies.models.tokens import KINDS
 from policies.models.vision import EncoderConfig
 from sim import spec
+from sim.language.folder import tokeniser
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords
 
@@ -134,10 +135,11 @@ class Vla(Stateful):
         self._seen: tuple[list[Episode], Demonstrations] | None = None
         self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
         with enough():
-            self.encoder, self.policy = self.head.begin(seed, device)
+            self.encoder, self.policy = self.head.begin(Referents.of(task, self._things()), seed, device)
             self.average = copy.deepcopy(self.policy)
         self.grounding: Grounding | None = self.policy.grounding if isinstance(self.policy, Looking) else None
-        self.stages = first_stages(self.grounding, config, self.learners, self.generator) if self.grounding else []
+        self.choices: Choices | None = self.policy.choices if isinstance(self.policy, Looking) else None
+        self.stages = first_stages(self.choices, config, self.learners, self.generator) if self.choices else []
         self.learning = learned(self.policy)
         self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
 
@@ -157,13 +159,13 @@ class Vla(Stateful):
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
         before = sum(stage.updates * stage.cost for stage in self.stages)
-        if self.grounding:
-            yield from self._learn_first(self.grounding, shown, sentences, weight)
+        if self.choices:
+            yield from self._learn_first(self.choices, shown, sentences, weight)
             for stage in self.stages:
                 floor |= stage.metrics()
-            if self.grounding.localiser:
-                with enough():
-                    shown.positions = localised(self.grounding, shown)
+        if self.grounding and self.grounding.localiser:
+            with enough():
+                shown.positions = localised(self.grounding, shown)
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -196,18 +198,18 @@ class Vla(Stateful):
                 total, since = torch.zeros(()), 0
 
     def _learn_first(
-        self, grounding: Grounding, shown: Told, sentences: Sentences, weight: Tensor
+        self, choices: Choices, shown: Told, sentences: Sentences, weight: Tensor
     ) -> Iterator[dict[str, float]]:
         """The metrics of what has to learn before the rest is cloned."""
         if self.done == 0:
-            grounding.normalise(shown.truth)
+            choices.normalise(shown.truth)
         whole = self.config.updates + sum(stage.updates * stage.cost for stage in self.stages)
         for stage in self.stages:
             for metrics in stage.learn(shown, sentences, weight):
                 passed = sum(some.done * some.cost for some in self.stages)
                 yield {"progress": passed / whole, "env_steps": 0.0, **metrics}
         if self.done == 0:
-            self.average.grounding.load_state_dict(grounding.state_dict())
+            self.average.choices.load_state_dict(choices.state_dict())
 
     def stage(self) -> str:
         """See `policies.algorithms.HasStages`."""
@@ -220,8 +222,15 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        told = Told.of(shown, asked, wanted, true_positions(self.task, episodes) if self.grounding else None)
+        truth = true_positions(self.task, episodes) if self.grounding else torch.from_numpy(asked)
+        told = Told.of(shown, asked, wanted, truth)
         return told, Sentences.of(self.encoder, said, self.told.shape[0])
+
+    def _things(self) -> int:
+        """How many things may be asked for: the task's own, and each text of a dataset that asks for none of them."""
+        if not (self.config.network.choice and self.config.demonstrations):
+            return len(self.task.instructions)
+        return len(asked_of(self._demonstrations()[0], self.task, tokeniser(self.task.encoder))[1])
 
     def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
         """Episodes, and every step of theirs; kept until they are learned from."""
@@ -251,8 +260,8 @@ class Vla(Stateful):
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""
         told = self.policy.tell(batch["words"], batch["there"])
-        if self.grounding:  # whoever is to learn what is done about it has understood it
-            told = replace(told, reference=self.grounding.label(batch["truth"]), positions=batch.get("positions"))
+        if self.choices:  # whoever is to learn what is done about it has understood it
+            told = replace(told, reference=self.choices.label(batch["truth"]), positions=batch.get("positions"))
         seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
         return self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
 
