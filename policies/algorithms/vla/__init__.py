@@ -228,7 +228,8 @@ class Vla(Stateful):
 
     def _things(self) -> int:
         """How many things may be asked for: the task's own, and each text of a dataset that asks for none of them."""
-        if not (self.config.network.choice and self.config.demonstrations):
+        config = self.config
+        if config.pretrained.folder or not (config.network.choice and config.demonstrations):
             return len(self.task.instructions)
         return len(asked_of(self._demonstrations()[0], self.task, tokeniser(self.task.encoder))[1])
 

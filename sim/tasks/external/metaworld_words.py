@@ -25,7 +25,7 @@ from sim.language.folder import encoder_folder, tokeniser
 from sim.language.wordpiece import MOST, WordPiece
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
-from sim.tasks.external.metaworld import Settings, signals, task
+from sim.tasks.external.metaworld import COLLECTIONS, Settings, names, signals, task
 from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
 from sim.terms import Feature
 
@@ -49,7 +49,7 @@ ARM |= {f"right_l{k}" for k in range(6)}
 class WordsSettings(Settings):
     """Of the tasks in words."""
 
-    tasks: list[str] = field(default_factory=lambda: [*EASY])
+    tasks: list[str] = field(default_factory=lambda: [*EASY])  # or a collection, MT10, which stands for its tasks
     steps: int = 150  # of an episode at most
     cameras: list[str] = field(default_factory=lambda: [*VIEWS])  # []: where things are, in place of pictures
     # That episodes are asked for with; of an evaluation: held_out, or wrong, another's of `tasks` (of one: of EASY).
@@ -61,6 +61,7 @@ class WordsSettings(Settings):
         super().__post_init__()
         if self.sentences not in SENTENCES:
             raise ValueError(f"sentences {self.sentences!r} is not one of {', '.join(SENTENCES)}")
+        self.tasks = [one for name in self.tasks for one in (names(name) if name in COLLECTIONS else [name])]
         if odd := [name for name in self.cameras if name not in VIEWS]:
             raise ValueError(f"camera {odd[0]!r} is not one of {', '.join(VIEWS)}")
         if not self.tasks or len({*self.tasks}) < len(self.tasks):
@@ -75,7 +76,16 @@ class MetaWorldWords(MetaWorldMany):
     algorithm = "vla"
     goal = ""
     # Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
-    recipes = {"vla_rl": {"default": {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}}}
+    recipes = {
+        "vla": {"default": {"algorithm.network.choice": True, "algorithm.unheard": 0.5}},
+        "vla_rl": {
+            "default": {
+                "algorithm.blur": [3.0, 3.0, 3.0, 1.0],
+                "algorithm.clone.network.choice": True,
+                "algorithm.clone.unheard": 0.5,
+            }
+        },
+    }
 
     config: WordsSettings
 

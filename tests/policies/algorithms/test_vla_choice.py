@@ -55,7 +55,9 @@ def test_words_choose_first_and_the_clone_teaches_them_nothing(learned):
     assert rows[0]["grounding_loss"] == rows[0]["loss"] > made.stages[0].metrics()["grounding_loss"]
     assert words["thing_weight"].any()
     final = made.choices.state_dict()
-    assert made.stages[0].over and all(torch.equal(made.average.choices.state_dict()[name], final[name]) for name in final)
+    assert made.stages[0].over and all(
+        torch.equal(made.average.choices.state_dict()[name], final[name]) for name in final
+    )
     assert made.policy.choices is made.policy.meaning and made.policy.meaning.kept == len(SAID)
 
 
