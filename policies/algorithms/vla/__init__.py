@@ -76,6 +76,7 @@ class VlaConfig(Shown):
     softness: float = 1.0  # deviation of the labels, in bins
     jitter: float = 0.02  # of what is measured, or localised in pictures, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
+    refused: float = 0.0  # share of a batch told another thing than is shown: it learns to stand still; network.choice
     grounding: int = 600  # updates by which words learn what they refer to, before the rest, with network.offsets
     localisation: int = 1200  # updates by which the localiser learns, before the rest, where there is one
     localisation_learning_rate: float = 6e-3  # in these; by 2e-3 it ends 2.4 cm off on new scenes, not 1.8
@@ -101,6 +102,8 @@ class VlaConfig(Shown):
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
         if not 0 <= self.shares <= self.batch_size:
             raise ValueError(f"shares of a batch must be in 0..{self.batch_size} (batch_size), got {self.shares}")
+        if not 0.0 <= self.refused < 1.0 or (self.refused and not self.network.choice):
+            raise ValueError(f"refused must be in 0..1, below 1, and goes with network.choice=true, got {self.refused}")
         if self.micro_batch < 0:
             raise ValueError(f"micro_batch must not be negative, got {self.micro_batch}")
         if self.tokens == "fast" and self.network.parallel and not self.pretrained.folder:
@@ -256,7 +259,17 @@ class Vla(Stateful):
             some, uncertainty = shown.positions[index].split([3, self.grounding.uncertain], 2)
             some = some + usual * torch.randn(some.shape, generator=generator)
             said["positions"] = torch.cat([some, uncertainty], 2)
-        return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
+        truth, wanted = shown.truth[index], shown.wanted[index]
+        if config.refused:
+            truth, wanted = self._refused(truth, wanted, len(sentences.first) - 1)
+        return {**said, "wanted": wanted, "truth": truth, **columns(pictures)}
+
+    def _refused(self, asked: Tensor, wanted: Tensor, things: int) -> tuple[Tensor, Tensor]:
+        """Of some, another of so many things is asked for (n,), and nothing is done (n, k)."""
+        refused = torch.rand(len(asked), generator=self.generator) < self.config.refused
+        other = (asked + torch.randint(1, things, asked.shape, generator=self.generator)) % things
+        still = self.head.wanted(np.zeros((1, self.config.horizon * spec.size(self.task.commands)), np.float32))
+        return torch.where(refused, other, asked), torch.where(refused[:, None], still, wanted)
 
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""

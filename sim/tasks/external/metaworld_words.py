@@ -76,16 +76,7 @@ class MetaWorldWords(MetaWorldMany):
     algorithm = "vla"
     goal = ""
     # Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
-    recipes = {
-        "vla": {"default": {"algorithm.network.choice": True, "algorithm.unheard": 0.5}},
-        "vla_rl": {
-            "default": {
-                "algorithm.blur": [3.0, 3.0, 3.0, 1.0],
-                "algorithm.clone.network.choice": True,
-                "algorithm.clone.unheard": 0.5,
-            }
-        },
-    }
+    recipes = {"vla_rl": {"default": {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}}}
 
     config: WordsSettings
 

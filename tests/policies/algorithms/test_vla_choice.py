@@ -78,6 +78,8 @@ def test_nothing_else_is_heard(learned):
     assert heard.shape == (3, 16) and (heard == heard[0]).all()
 
 
+# The flow's file is exported by `make test-all`: the exporter takes ten seconds for each.
+@pytest.mark.parametrize("learned", ["tokens", pytest.param("flow", marks=pytest.mark.long)], indirect=True)
 def test_the_file_chooses_as_the_network_does(learned, tmp_path):
     made, *_ = learned
     controller = made.controller()
@@ -120,3 +122,26 @@ def test_words_that_mean_positions_have_no_things_to_choose_among(tmp_path):
     task = make("arm_words", cameras=[], encoder=encoder(tmp_path))
     with pytest.raises(ValueError, match=r"network.choice=true is of words that mean no positions.*network.offsets"):
         cloning(task=task)
+
+
+@pytest.mark.parametrize("head", ["tokens", "flow"])
+def test_who_is_told_what_a_scene_is_not_of_stands_still(head):
+    made = cloning(head, refused=0.5)
+    told, sentences = made._shown()
+    index = torch.arange(len(told.asked))
+    drawn = made._drawn(told, sentences, index)
+    other = drawn["truth"] != told.truth
+    assert 0.3 < other.float().mean() < 0.7 and set(drawn["truth"].tolist()) == {0, 1}
+    assert (drawn["wanted"][~other] == told.wanted[~other]).all()
+    still = drawn["wanted"][other]
+    if head == "tokens":
+        still = torch.from_numpy(made.head.tokens.decode(still.numpy())[0])
+    assert still.abs().max() < 0.1  # the middle of 16 bins
+    again = cloning(head)._drawn(told, sentences, index)
+    assert (again["truth"] == told.truth).all() and (again["wanted"] == told.wanted).all()
+
+
+@pytest.mark.parametrize("settings", [{"refused": 1.0}, {"refused": -0.1}, {"refused": 0.5, "network": TinyConfig()}])
+def test_bad_settings_are_named(settings):
+    with pytest.raises(ValueError, match="refused must be in 0..1, below 1, and goes with network.choice=true"):
+        VlaConfig(**{"network": NETWORK} | settings)
