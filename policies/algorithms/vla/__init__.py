@@ -30,7 +30,7 @@ from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
 from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowConfig
-from policies.learning.vla.grounding import Grounding
+from policies.learning.vla.grounding import Choices, Grounding, Referents
 from policies.learning.vla.kinds import final
 from policies.learning.vla.looking import Looking, TinyConfig
 from policies.learning.vla.memory import enough
@@ -40,6 +40,7 @@ from policies.models.controller import Policy
 from policies.models.tokens import KINDS
 from policies.models.vision import EncoderConfig
 from sim import spec
+from sim.language.folder import tokeniser
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords
 
@@ -75,6 +76,7 @@ class VlaConfig(Shown):
     softness: float = 1.0  # deviation of the labels, in bins
     jitter: float = 0.02  # of what is measured, or localised in pictures, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
+    refused: float = 0.0  # share of a batch told another thing than is shown: it learns to stand still; network.choice
     grounding: int = 600  # updates by which words learn what they refer to, before the rest, with network.offsets
     localisation: int = 1200  # updates by which the localiser learns, before the rest, where there is one
     localisation_learning_rate: float = 6e-3  # in these; by 2e-3 it ends 2.4 cm off on new scenes, not 1.8
@@ -100,6 +102,8 @@ class VlaConfig(Shown):
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
         if not 0 <= self.shares <= self.batch_size:
             raise ValueError(f"shares of a batch must be in 0..{self.batch_size} (batch_size), got {self.shares}")
+        if not 0.0 <= self.refused < 1.0 or (self.refused and not self.network.choice):
+            raise ValueError(f"refused must be in 0..1, below 1, and goes with network.choice=true, got {self.refused}")
         if self.micro_batch < 0:
             raise ValueError(f"micro_batch must not be negative, got {self.micro_batch}")
         if self.tokens == "fast" and self.network.parallel and not self.pretrained.folder:
@@ -135,10 +139,11 @@ class Vla(Stateful):
         self.shown: list[Episode] = []  # what it has cloned in this process, without the pictures
         self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
         with enough():
-            self.encoder, self.policy = self.head.begin(seed, device)
+            self.encoder, self.policy = self.head.begin(Referents.of(task, self._things()), seed, device)
             self.average = copy.deepcopy(self.policy)
         self.grounding: Grounding | None = self.policy.grounding if isinstance(self.policy, Looking) else None
-        self.stages = first_stages(self.grounding, config, self.learners, self.generator) if self.grounding else []
+        self.choices: Choices | None = self.policy.choices if isinstance(self.policy, Looking) else None
+        self.stages = first_stages(self.choices, config, self.learners, self.generator) if self.choices else []
         self.learning = learned(self.policy)
         self.optimizer = torch.optim.AdamW(self.learning, config.learning_rate, weight_decay=config.weight_decay)
 
@@ -158,13 +163,13 @@ class Vla(Stateful):
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
         before = sum(stage.updates * stage.cost for stage in self.stages)
-        if self.grounding:
-            yield from self._learn_first(self.grounding, shown, sentences, weight)
+        if self.choices:
+            yield from self._learn_first(self.choices, shown, sentences, weight)
             for stage in self.stages:
                 floor |= stage.metrics()
-            if self.grounding.localiser:
-                with enough():
-                    shown.positions = localised(self.grounding, shown)
+        if self.grounding and self.grounding.localiser:
+            with enough():
+                shown.positions = localised(self.grounding, shown)
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -197,18 +202,18 @@ class Vla(Stateful):
                 total, since = torch.zeros(()), 0
 
     def _learn_first(
-        self, grounding: Grounding, shown: Told, sentences: Sentences, weight: Tensor
+        self, choices: Choices, shown: Told, sentences: Sentences, weight: Tensor
     ) -> Iterator[dict[str, float]]:
         """The metrics of what has to learn before the rest is cloned."""
         if self.done == 0:
-            grounding.normalise(shown.truth)
+            choices.normalise(shown.truth)
         whole = self.config.updates + sum(stage.updates * stage.cost for stage in self.stages)
         for stage in self.stages:
             for metrics in stage.learn(shown, sentences, weight):
                 passed = sum(some.done * some.cost for some in self.stages)
                 yield {"progress": passed / whole, "env_steps": 0.0, **metrics}
         if self.done == 0:
-            self.average.grounding.load_state_dict(grounding.state_dict())
+            self.average.choices.load_state_dict(choices.state_dict())
 
     def stage(self) -> str:
         """See `policies.algorithms.HasStages`."""
@@ -226,8 +231,16 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        told = Told.of(shown, asked, wanted, true_positions(self.task, episodes) if self.grounding else None)
+        truth = true_positions(self.task, episodes) if self.grounding else torch.from_numpy(asked)
+        told = Told.of(shown, asked, wanted, truth)
         return told, Sentences.of(self.encoder, said, self.told.shape[0])
+
+    def _things(self) -> int:
+        """How many things may be asked for: the task's own, and each text of a dataset that asks for none of them."""
+        config = self.config
+        if config.pretrained.folder or not (config.network.choice and config.demonstrations):
+            return len(self.task.instructions)
+        return len(asked_of(self._demonstrations()[0], self.task, tokeniser(self.task.encoder))[1])
 
     def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
         """Episodes, and every step of theirs; kept until they are learned from."""
@@ -252,13 +265,23 @@ class Vla(Stateful):
             some, uncertainty = shown.positions[index].split([3, self.grounding.uncertain], 2)
             some = some + usual * torch.randn(some.shape, generator=generator)
             said["positions"] = torch.cat([some, uncertainty], 2)
-        return {**said, "wanted": shown.wanted[index], "truth": shown.truth[index], **columns(pictures)}
+        truth, wanted = shown.truth[index], shown.wanted[index]
+        if config.refused:
+            truth, wanted = self._refused(truth, wanted, len(sentences.first) - 1)
+        return {**said, "wanted": wanted, "truth": truth, **columns(pictures)}
+
+    def _refused(self, asked: Tensor, wanted: Tensor, things: int) -> tuple[Tensor, Tensor]:
+        """Of some, another of so many things is asked for (n,), and nothing is done (n, k)."""
+        refused = torch.rand(len(asked), generator=self.generator) < self.config.refused
+        other = (asked + torch.randint(1, things, asked.shape, generator=self.generator)) % things
+        still = self.head.wanted(np.zeros((1, self.config.horizon * spec.size(self.task.commands)), np.float32))
+        return torch.where(refused, other, asked), torch.where(refused[:, None], still, wanted)
 
     def _loss(self, batch: Batch) -> Tensor:
         """Of that."""
         told = self.policy.tell(batch["words"], batch["there"])
-        if self.grounding:  # whoever is to learn what is done about it has understood it
-            told = replace(told, reference=self.grounding.label(batch["truth"]), positions=batch.get("positions"))
+        if self.choices:  # whoever is to learn what is done about it has understood it
+            told = replace(told, reference=self.choices.label(batch["truth"]), positions=batch.get("positions"))
         seen = self.head.see(self.policy, told, batch["numbers"], kept(batch))
         return self.head.loss(self.policy, seen, batch["wanted"], batch["drawn"])
 

@@ -34,7 +34,7 @@ Pictures = Mapping[str, Tensor]
 class Head(Protocol):
     """A way to decide."""
 
-    def begin(self, seed: int, device: str) -> tuple[Hearing, Any]:
+    def begin(self, referents: Referents, seed: int, device: str) -> tuple[Hearing, Any]:
         """What hears, and a new policy: `Looking`, or a `TokenPolicy`. ValueError where its folder does not fit."""
 
     def wanted(self, chunk: Array) -> Tensor:
@@ -73,8 +73,8 @@ class TokenHead:
         apart = (places[:, None] - places).float() / config.softness
         self._soft = torch.softmax(-0.5 * apart**2, 1)
 
-    def begin(self, seed: int, device: str) -> tuple[Hearing, Speaking]:
-        return begun(self.task, self.tokens, self.config.network, self.config.pretrained, seed, device)
+    def begin(self, referents: Referents, seed: int, device: str) -> tuple[Hearing, Speaking]:
+        return begun(self.task, self.tokens, self.config.network, self.config.pretrained, referents, seed, device)
 
     def wanted(self, chunk: Array) -> Tensor:
         """Tokens (n, length) of the mean actions of the chunks' parts."""
@@ -116,11 +116,10 @@ class FlowHead:
         self.task, self.config = task, config
         self.chunk = config.horizon, spec.size(task.commands)
 
-    def begin(self, seed: int, device: str) -> tuple[SentenceEncoder, TinyFlow]:
+    def begin(self, referents: Referents, seed: int, device: str) -> tuple[SentenceEncoder, TinyFlow]:
         config = self.config
         encoder = SentenceEncoder(self.task.encoder, config.network.encoder_layers)
         numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
-        referents = Referents.of(self.task)
         return encoder, TinyFlow(
             self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed, referents
         )

@@ -23,7 +23,8 @@ from policies.learning.demonstrations import lacking
 from policies.learning.encoders import columns, kept
 from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
-from policies.learning.vla.grounding import Grounding
+from policies.learning.vla.grounding import Choices, Grounding
+from policies.learning.vla.localiser import Localiser
 from policies.learning.vla.shown import Sentences, Told
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords, referents_of
@@ -66,14 +67,13 @@ class Stage(Stateful):
         self,
         network: nn.Module,
         updates: int,
-        grounding: Grounding,
         config: VlaConfig,
         learners: Learners,
         generator: torch.Generator,
         rate: float,
     ) -> None:
-        """The part `network` of `grounding`, by so many updates of at most this rate."""
-        self.grounding, self.updates, self.config, self.rate = grounding, updates, config, rate
+        """This part, by so many updates of at most this rate."""
+        self.updates, self.config, self.rate = updates, config, rate
         self.learners, self.generator = learners, generator
         self.learning = learned(network)
         self.clipped: Sequence[Sequence[Tensor]] = [self.learning]  # parameters, those together whose gradients are
@@ -138,6 +138,10 @@ class GroundingStage(Stage):
 
     name, said, cost, rise = "grounding", "words learn what they refer to", 0.1, 1
 
+    def __init__(self, choices: Choices, config: VlaConfig, learners: Learners, generator: torch.Generator) -> None:
+        super().__init__(choices, config.grounding, config, learners, generator, config.learning_rate)
+        self.choices = choices
+
     def _index(self, shown: Told, weight: Tensor) -> Tensor:
         return torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
 
@@ -146,10 +150,10 @@ class GroundingStage(Stage):
         return {"words": words, "there": there, "truth": shown.truth[rows]}
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self.grounding.loss(batch["words"], batch["there"], batch["truth"])}
+        return {"loss": self.choices.loss(batch["words"], batch["there"], batch["truth"])}
 
     def metrics(self) -> dict[str, float]:
-        """Nats by which words do not say where targets are."""
+        """Nats by which words do not say what they refer to."""
         return {"grounding_loss": float(self._ended())}
 
 
@@ -157,6 +161,19 @@ class LocalisationStage(Stage):
     """The localiser learns, from all samples alike."""
 
     name, said, cost, rise = "localisation", "the localiser learns", 1.0, RISE
+
+    def __init__(
+        self,
+        localiser: Localiser,
+        grounding: Grounding,
+        config: VlaConfig,
+        learners: Learners,
+        generator: torch.Generator,
+    ) -> None:
+        """Of that grounding."""
+        rate = config.localisation_learning_rate
+        super().__init__(localiser, config.localisation, config, learners, generator, rate)
+        self.grounding, self.clipped = grounding, localiser.clipped()
 
     def _index(self, shown: Told, weight: Tensor) -> Tensor:
         return torch.randint(len(shown.truth), (self.config.batch_size,), generator=self.generator)
@@ -172,16 +189,12 @@ class LocalisationStage(Stage):
         return {"localisation_error": float(self._ended().sqrt())}
 
 
-def first_stages(
-    grounding: Grounding, config: VlaConfig, learners: Learners, generator: torch.Generator
-) -> list[Stage]:
+def first_stages(choices: Choices, config: VlaConfig, learners: Learners, generator: torch.Generator) -> list[Stage]:
     """What of it learns first, one after the other."""
-    rest = grounding, config, learners, generator
-    made: list[Stage] = [GroundingStage(grounding, config.grounding, *rest, config.learning_rate)]
-    if grounding.localiser:
-        rate = config.localisation_learning_rate
-        made.append(LocalisationStage(grounding.localiser, config.localisation, *rest, rate))
-        made[-1].clipped = grounding.localiser.clipped()
+    rest = config, learners, generator
+    made: list[Stage] = [GroundingStage(choices, *rest)]
+    if isinstance(choices, Grounding) and choices.localiser:
+        made.append(LocalisationStage(choices.localiser, choices, *rest))
     return made
 
 

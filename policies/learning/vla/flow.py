@@ -101,7 +101,7 @@ class TinyFlow(Looking):
         x = prefix.start[:, None] + self.turn
         for block, attended in zip(self.blocks, prefix.attended, strict=True):
             x, _ = block(x, attended, prefix.there, False)
-        return torch.cat([numbers, told.heard, self.last(x).flatten(1)], 1)
+        return torch.cat([numbers, self.heard(told), self.last(x).flatten(1)], 1)
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         """Times and noise for so many chunks (n, draws, 1 + horizon * actions)."""

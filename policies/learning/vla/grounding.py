@@ -2,7 +2,7 @@
 
 1. `Referents` says what a task's words refer to: objects, and the targets that a sentence means (positions, m).
 2. Each question (which object; which offset from it) has attention over the words, and logits of what it gathers.
-3. `Grounding.resolve` makes hard choices of them, one-hot: the reference, which is kept for an episode.
+3. `Choices.resolve` makes hard choices of them, one-hot: the reference, which is kept for an episode.
 4. Objects' positions are measured, or a `Localiser` regresses them from keypoints in pictures, once per chunk.
 5. `Grounding.targets` is the object's position and the learned offset: an input of the clone like anything measured.
 6. Words, then the localiser, learn before there is a clone (`policies.algorithms.vla.stages`), and it teaches neither.
@@ -10,6 +10,8 @@
 A clone finds out what an expert does more easily than which object he was told to do it with, hence this bottleneck of
 concepts (Koh et al. 2020). What the words of one question say is all that it knows: what was learned of colours and of
 offsets is true of pairs of them that were never said. The loss is the likelihood of the targets under all choices.
+
+Where words mean no positions, they mean one of the things that may be asked for: one question, `Meaning`.
 """
 
 from __future__ import annotations
@@ -37,20 +39,84 @@ class Referents:
     objects: int  # that words may refer to
     targets: int  # positions that a sentence means
     first: int | None  # of the measured numbers that are the objects' positions; none: pictures show them
+    things: int = 0  # that may be asked for, where words mean no positions
 
     @classmethod
-    def of(cls, task: HasWords) -> Referents | None:
-        """Of a task; none where its words mean no positions."""
+    def of(cls, task: HasWords, things: int) -> Referents:
+        """Of a task that may be asked for so many things."""
         name, targets = referents_of(task)
         if not targets:
-            return None
+            return cls(0, 0, None, things)
         measured = spec.numbers(task.policy)
         objects = spec.size(tuple(s for s in (*measured, *task.privileged) if s.name == name)) // 3
         shown = spec.slices(measured).get(name)
         return cls(objects, len(targets), None if shown is None else shown.start)
 
 
-class Grounding(nn.Module):
+class Choices(nn.Module):
+    """From words to hard choices: each question has attention over the words."""
+
+    def __init__(self, words: int, questions: int) -> None:
+        """By words of so many numbers."""
+        super().__init__()
+        self.attention = nn.Linear(words, questions)  # logits over words
+
+    def gathered(self, words: Tensor, there: Tensor) -> Tensor:
+        """What the words that are there say to each question, and a 1 behind it (n, questions, words + 1)."""
+        weight = self.attention(words).masked_fill(~there[..., None], -torch.inf).softmax(1)
+        return F.pad(weight.transpose(1, 2) @ words, (0, 1), value=1.0)
+
+    def likely(self, words: Tensor, there: Tensor) -> tuple[Tensor, ...]:
+        """Log-probabilities (n, questions, answers) of questions of the same kind, by the words that are there."""
+        raise NotImplementedError
+
+    def resolve(self, words: Tensor, there: Tensor) -> Tensor:
+        """The reference (n, kept) of words: 1 for the likeliest answer to each question, else 0."""
+        likely = self.likely(words, there)
+        first = [torch.arange(some.shape[-1], device=some.device) == some.argmax(-1, keepdim=True) for some in likely]
+        return torch.cat([chosen.flatten(1) for chosen in first], 1).to(words)
+
+    @property
+    def kept(self) -> int:
+        """Numbers of a reference."""
+        raise NotImplementedError
+
+    def normalise(self, truth: Tensor) -> None:
+        """From now on what is true is like this."""
+
+    def loss(self, words: Tensor, there: Tensor, truth: Tensor) -> Tensor:
+        """Nats by which words do not say what is true (n, ...)."""
+        raise NotImplementedError
+
+    def label(self, truth: Tensor) -> Tensor:
+        """The reference (n, kept) that words should have, where that is true."""
+        raise NotImplementedError
+
+
+class Meaning(Choices):
+    """From words to the thing that is asked for. Whatever else they say is lost: that is what they are grounded for."""
+
+    def __init__(self, words: int, things: int) -> None:
+        """For words of so many numbers, and so many things."""
+        super().__init__(words, 1)
+        self.thing_weight = nn.Parameter(torch.zeros(words + 1, things))
+
+    @property
+    def kept(self) -> int:
+        return self.thing_weight.shape[1]
+
+    def likely(self, words: Tensor, there: Tensor) -> tuple[Tensor, ...]:
+        return ((self.gathered(words, there) @ self.thing_weight).log_softmax(-1),)
+
+    def loss(self, words: Tensor, there: Tensor, truth: Tensor) -> Tensor:
+        """Of the things (n,) that are asked for, by their numbers."""
+        return F.nll_loss(self.likely(words, there)[0][:, 0], truth)
+
+    def label(self, truth: Tensor) -> Tensor:
+        return F.one_hot(truth, self.kept).float()
+
+
+class Grounding(Choices):
     """From words to targets."""
 
     mean: Tensor
@@ -58,10 +124,9 @@ class Grounding(nn.Module):
 
     def __init__(self, words: int, referents: Referents, offsets: int, localiser: Localiser | None = None) -> None:
         """For words of so many numbers, and so many offsets; the localiser is for objects that nobody measures."""
-        super().__init__()
-        self.referents, self.offsets = referents, offsets
         targets = referents.targets
-        self.attention = nn.Linear(words, 2 * targets)  # logits over words: for the object of each target, its offset
+        super().__init__(words, 2 * targets)  # for the object of each target, its offset
+        self.referents, self.offsets = referents, offsets
         # What these words say: a weight for each of their numbers, and one more.
         self.object_weight = nn.Parameter(torch.zeros(targets, words + 1, referents.objects))
         self.offset_weight = nn.Parameter(torch.zeros(targets, words + 1, offsets))
@@ -84,7 +149,6 @@ class Grounding(nn.Module):
 
     @property
     def kept(self) -> int:
-        """Numbers of a reference."""
         return self.referents.targets * (self.referents.objects + self.offsets)
 
     def normalise(self, truth: Tensor) -> None:
@@ -92,19 +156,11 @@ class Grounding(nn.Module):
         self.mean.copy_(truth.mean(0))
         self.deviation.copy_(truth.std(0, unbiased=False).clamp_min(SMALLEST))
 
-    def likely(self, words: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    def likely(self, words: Tensor, there: Tensor) -> tuple[Tensor, ...]:
         """Log-probabilities (n, targets, objects) and (n, targets, offsets), by the words that are there."""
-        weight = self.attention(words).masked_fill(~there[..., None], -torch.inf).softmax(1)
-        said = F.pad(weight.transpose(1, 2) @ words, (0, 1), value=1.0)[:, :, None]
-        of_object, of_offset = said.split(self.referents.targets, 1)
+        of_object, of_offset = self.gathered(words, there)[:, :, None].split(self.referents.targets, 1)
         objects, offsets = (of_object @ self.object_weight)[:, :, 0], (of_offset @ self.offset_weight)[:, :, 0]
         return objects.log_softmax(-1), offsets.log_softmax(-1)
-
-    def resolve(self, words: Tensor, there: Tensor) -> Tensor:
-        """The reference (n, kept) of words: 1 for the likeliest object and the likeliest offset, else 0."""
-        likely = self.likely(words, there)
-        first = [torch.arange(some.shape[-1], device=some.device) == some.argmax(-1, keepdim=True) for some in likely]
-        return torch.cat([chosen.flatten(1) for chosen in first], 1).to(words)
 
     def _errors(self, truth: Tensor) -> Tensor:
         """Squared distances (n, targets, objects, offsets) of the targets from all that can be referred to."""

@@ -32,14 +32,20 @@ class Speaking(TokenPolicy, HasParameters, Protocol):
 
 
 def begun(
-    task: HasWords, tokens: ActionTokens, network: TinyConfig, pretrained: PretrainedConfig, seed: int, device: str
+    task: HasWords,
+    tokens: ActionTokens,
+    network: TinyConfig,
+    pretrained: PretrainedConfig,
+    referents: Referents,
+    seed: int,
+    device: str,
 ) -> tuple[Hearing, Speaking]:
-    """What hears and what speaks for a task; ValueError where a folder does not fit."""
+    """What hears and what speaks for a task whose words refer to that; ValueError where a folder does not fit."""
     if pretrained.folder:
         return opened(task, tokens, tokeniser(task.encoder), pretrained, seed, device)
     encoder = SentenceEncoder(task.encoder, network.encoder_layers)
     numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
-    return encoder, TinyVla(tokens, numbers, pictures, encoder.size, network, seed, Referents.of(task))
+    return encoder, TinyVla(tokens, numbers, pictures, encoder.size, network, seed, referents)
 
 
 def controller_of(task: HasWords, hearing: Hearing, policy: Speaking, horizon: int) -> Policy:

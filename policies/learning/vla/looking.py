@@ -1,8 +1,9 @@
 """What a policy that is told in words sees and hears, before it decides: tokens, or a flow, are decoded from it.
 
 Convolutions see, told what to look for by the words (FiLM, Perez et al. 2018); the words, the patches and what is
-measured are what a decoder attends to. What the words refer to (`grounding`) counts as measured. Nothing of
-that depends on what is decoded: it is worked out once per chunk, and the words' part once per episode.
+measured are what a decoder attends to. What the words refer to (`grounding`) counts as measured; where it is all that
+they say (`network.choice`), it stands in their place. Nothing of that depends on what is decoded: it is worked out once
+per chunk, and the words' part once per episode.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from policies.learning.encoders import WHITE, convolutions
-from policies.learning.vla.grounding import Grounding, Referents
+from policies.learning.vla.grounding import Choices, Grounding, Meaning, Referents
 from policies.learning.vla.localiser import Localiser
 from policies.models.vision import EncoderConfig, grid
 from sim.spec import Group
@@ -39,6 +40,7 @@ class TinyConfig:
     encoder_layers: int = 0  # of the sentence encoder, whose states are heard; 0: all
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
     offsets: int = 0  # from an object, that words may mean, of a task whose words refer to objects; 0: no grounding
+    choice: bool = False  # of words that mean no positions, all that is heard is which thing they ask for, chosen first
     looks: bool = True  # at the pictures themselves, too, where the `localiser` finds objects in them
     # Of objects that nobody measures; it uses neither keypoints, patch nor sight. A picture that moves tells it nothing
     # of positions: shift is 0.
@@ -66,7 +68,7 @@ class Told:
 
     words: Tensor  # (n, words, width)
     there: Tensor  # (n, words)
-    heard: Tensor  # (n, width) the words that count
+    heard: Tensor  # (n, width) the words that count; with a `Meaning` there are none, nor words
     reference: Tensor  # (n, k) what they refer to; k = 0 without `grounding`
     positions: Tensor | None = None  # (n, objects, 3 or 4) of the objects, if they have been localised already
 
@@ -158,10 +160,15 @@ class Looking(nn.Module):
         width, sight = config.width, config.sight
         channels = sight.channels[-1]
         generator = torch.Generator().manual_seed(seed)
-        self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, config.roles)
-        self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
-        self.grounding = None
-        if referents is not None and config.offsets:
+        self.meaning: Meaning | None = None
+        self.grounding: Grounding | None = None
+        if config.choice:
+            self.meaning = Meaning(words, _things(referents))
+            self.thing = nn.Linear(self.meaning.kept, width)
+        else:
+            self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, config.roles)
+            self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
+        if referents is not None and referents.targets and config.offsets:
             localiser = None
             if referents.first is None:
                 count, own = referents.objects, config.localiser
@@ -193,7 +200,14 @@ class Looking(nn.Module):
         self.mean.copy_(numbers.mean(0))
         self.deviation.copy_(numbers.std(0, unbiased=False).clamp_min(SMALLEST))
 
+    @property
+    def choices(self) -> Choices | None:
+        """What learns alone what words refer to, before the rest."""
+        return self.meaning or self.grounding
+
     def tell(self, words: Tensor, there: Tensor) -> Told:
+        if self.meaning:
+            return self.recalled(self.meaning.resolve(words, there), there)
         heard = self.hear(words)
         weight = self.counts(heard).masked_fill(~there[..., None], -torch.inf).softmax(1)
         reference = self.grounding.resolve(words, there) if self.grounding else words.new_zeros(words.shape[0], 0)
@@ -201,22 +215,31 @@ class Looking(nn.Module):
 
     def kept(self, words: int) -> int:
         """Numbers that it keeps of an instruction of so many words."""
+        if self.meaning:
+            return self.meaning.kept
         return (words + 1) * self.config.width + (self.grounding.kept if self.grounding else 0)
 
     def recalled(self, packed: Tensor, there: Tensor) -> Told:
         """Of what was kept (n, k), and which words are there (n, words)."""
         width, count = self.config.width, there.shape[1]
+        if self.meaning:
+            return Told(packed.new_zeros(packed.shape[0], 0, width), there[:, :0], packed[:, :0], packed)
         words, heard, reference = packed.tensor_split([count * width, (count + 1) * width], 1)
         return Told(words.unflatten(1, (-1, width)), there, heard, reference)
 
+    def heard(self, told: Told) -> Tensor:
+        """What counts of an instruction (n, width)."""
+        return self.thing(told.reference) if self.meaning else told.heard
+
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
-        looks = {s.name: self._look(s.name, pictures[s.name], told.heard) for s in self.looked}
+        heard = self.heard(told)
+        looks = {s.name: self._look(s.name, pictures[s.name], heard) for s in self.looked}
         measured = (numbers - self.mean) / self.deviation
         if self.grounding:
             positions = self.grounding.positions(numbers, pictures) if told.positions is None else told.positions
             measured = torch.cat([measured, self.grounding.targets(told.reference, positions)], 1)
         measured = self.measure(measured)
-        start = told.heard + measured
+        start = heard + measured
         for name, (_, keypoints) in looks.items():
             start = start + self.keypoint[name](keypoints)
         whole = torch.cat([told.words, measured[:, None], *(patches for patches, _ in looks.values())], 1)
@@ -236,3 +259,12 @@ class Looking(nn.Module):
             square = held.transpose(1, 2).unflatten(2, (height, width))
             held = F.avg_pool2d(square, self.config.patch).flatten(2).transpose(1, 2)
         return self.patch[name](held) + self.patch_position[name], keypoints.flatten(1)
+
+
+def _things(referents: Referents | None) -> int:
+    """How many things may be asked for; ValueError where words mean something else."""
+    if referents is None or not referents.things:
+        raise ValueError(
+            "network.choice=true is of words that mean no positions: here they do, set network.offsets over 0 instead"
+        )
+    return referents.things

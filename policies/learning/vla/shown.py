@@ -62,18 +62,18 @@ class Told:
     pictures: dict[str, Tensor]  # (n, height, width, 3) uint8
     asked: Tensor  # (n,) by its number
     wanted: Tensor  # (n, k): tokens, or the chunk itself
-    truth: Tensor  # (n, k, 3) true positions of objects and targets, m; k = 0 without grounding
+    truth: Tensor  # (n, ...) what words refer to: true positions of objects and targets, m, or the thing by its number
     positions: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, objects, 3 or 4) as localised, m
 
     @classmethod
-    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor | None = None) -> Told:
-        """Of demonstrations, what was asked for (n,), is to be said (n, k) and is where (n, k, 3), at all steps."""
+    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor) -> Told:
+        """Of demonstrations, what was asked for (n,), is to be said (n, k) and is true (n, ...), at all steps."""
         return cls(
             torch.from_numpy(shown.observation),
             {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
             torch.from_numpy(asked),
             wanted,
-            torch.zeros(len(wanted), 0, 3) if truth is None else truth,
+            truth,
         )
 
 

@@ -1,5 +1,7 @@
 """Tasks of Meta-World in words: `task=metaworld/words` sees two pictures and is told a sentence, not where things are.
 
+With `task.cameras=[]` it is told where things are in place of pictures, not which task it is: the sentence says that.
+
 Every episode is one of `task.tasks`, in turn, and a sentence is drawn that asks for it. Pictures are drawn of a copy of
 the scene without the arm's meshes, which takes a fifth of the time (`task.full=true` draws all of it), and only when
 somebody looks.
@@ -23,7 +25,7 @@ from sim.language.folder import encoder_folder, tokeniser
 from sim.language.wordpiece import MOST, WordPiece
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
-from sim.tasks.external.metaworld import Settings, signals, task
+from sim.tasks.external.metaworld import COLLECTIONS, Settings, names, signals, task
 from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
 from sim.terms import Feature
 
@@ -47,8 +49,9 @@ ARM |= {f"right_l{k}" for k in range(6)}
 class WordsSettings(Settings):
     """Of the tasks in words."""
 
-    tasks: list[str] = field(default_factory=lambda: [*EASY])
+    tasks: list[str] = field(default_factory=lambda: [*EASY])  # or a collection, MT10, which stands for its tasks
     steps: int = 150  # of an episode at most
+    cameras: list[str] = field(default_factory=lambda: [*VIEWS])  # []: where things are, in place of pictures
     # That episodes are asked for with; of an evaluation: held_out, or wrong, another's of `tasks` (of one: of EASY).
     sentences: str = "learned"
     full: bool = False  # pictures of all meshes
@@ -58,6 +61,9 @@ class WordsSettings(Settings):
         super().__post_init__()
         if self.sentences not in SENTENCES:
             raise ValueError(f"sentences {self.sentences!r} is not one of {', '.join(SENTENCES)}")
+        self.tasks = [one for name in self.tasks for one in (names(name) if name in COLLECTIONS else [name])]
+        if odd := [name for name in self.cameras if name not in VIEWS]:
+            raise ValueError(f"camera {odd[0]!r} is not one of {', '.join(VIEWS)}")
         if not self.tasks or len({*self.tasks}) < len(self.tasks):
             raise ValueError(f"tasks are different ones, at least one, got {', '.join(self.tasks) or 'none'}")
 
@@ -81,12 +87,13 @@ class MetaWorldWords(MetaWorldMany):
         self.instructions: tuple[Instructions, ...] = tuple(asked)
         self.members = [task(name)(None) for name in self.config.tasks]
         self.words: WordPiece = tokeniser(encoder_folder(self.config.encoder))
-        seen = signals(2)
-        self.privileged: Group = (*seen[2:], Signal("task", (len(self.members),), "1", "", 0.0, 1.0))
+        seen, cameras = signals(2), self.config.cameras
+        measured = 2 if cameras else len(seen)  # of these; the rest only simulators know
+        self.privileged: Group = (*seen[measured:], Signal("task", (len(self.members),), "1", "", 0.0, 1.0))
         last = float(len(self.words.vocabulary) - 1)
-        pictures = (Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in VIEWS)
+        pictures = (Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in cameras)
         told = Signal("instruction", (MOST,), "1", "", 0.0, last, max_age=3600.0, dtype="int64")
-        self.policy = (*seen[:2], *pictures, told)
+        self.policy = (*seen[:measured], *pictures, told)
 
     @property
     def features(self) -> tuple[Feature, ...]:

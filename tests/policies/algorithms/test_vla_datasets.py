@@ -80,6 +80,18 @@ def test_words_of_others_stand_for_themselves(task, ours, tmp_path):
     assert made.done == CONFIG.updates and np.isfinite(losses).all()
 
 
+def test_words_of_others_are_things_to_choose_among(task, ours, tmp_path):
+    folder = copied(ours, tmp_path / "theirs", ["close the drawer", "Shut it, please"])
+    network = dataclasses.replace(CONFIG.network, choice=True)
+    config = dataclasses.replace(CONFIG, demonstrations=str(folder), network=network, grounding=2)
+    made = Vla(task, config, 0)
+    assert made.policy.meaning.kept == len(TASKS) + 1  # nobody shows the task's second thing
+    told, _ = made._shown()
+    assert told.truth.unique().tolist() == [0, len(TASKS)]
+    assert np.isfinite([metrics["loss"] for metrics in made.learn()]).all()
+    assert Vla(task, dataclasses.replace(config, demonstrations=""), 0).policy.meaning.kept == len(TASKS)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -57,6 +57,34 @@ def test_the_policy_is_not_told_where_things_are(folder):
     assert {"object_position", "goal_position", "task"} <= {s.name for s in task.privileged}
 
 
+def test_without_cameras_the_policy_is_told_where_things_are_but_not_which_task_it_is(folder):
+    task = made(folder, cameras=[])
+    named = [s.name for s in task.policy]
+    assert named[:3] == ["hand_position", "gripper_opening", "object_position"] and named[-2:] == [
+        "goal_position",
+        "instruction",
+    ]
+    assert [s.name for s in task.privileged] == ["task"] and not any(s.is_picture for s in task.policy)
+    one = made(folder, cameras=["side_camera"])
+    assert [s.name for s in one.policy] == ["hand_position", "gripper_opening", "side_camera", "instruction"]
+    (blind, seen), pictures = ([begun(t) for t in (task, made(folder))], ("front_camera", "side_camera"))
+    told, looked = blind.observe(), seen.observe()
+    assert {*told} == {*looked} - {*pictures} and all((told[name] == looked[name]).all() for name in told)
+    shown = [*demonstrate(task, 2, 0)]
+    assert all(episode.succeeded for episode in shown)
+    for env in (blind, seen):
+        env.close()
+
+
+def test_a_collection_stands_for_its_tasks(folder):
+    task = made(folder, tasks=["MT10"])
+    assert len(task.config.tasks) == len(task.instructions) == 10 and "peg-insert-side-v3" in task.config.tasks
+    with pytest.raises(ValueError, match="different"):
+        made(folder, tasks=["MT10", "reach-v3"])
+    with pytest.raises(ValueError, match="has no instructions in words"):
+        made(folder, tasks=["MT50"])
+
+
 @pytest.mark.parametrize(
     ("sentences", "group", "right"), [("learned", "learned", True), ("held_out", "held_out", True)]
 )
@@ -154,6 +182,7 @@ def test_the_plain_picture_shows_the_same_table(folder):
         ({"tasks": []}, "at least one"),
         ({"tasks": ["drawer-close-v3"] * 2}, "different"),
         ({"tasks": ["coffee-push-v3"]}, "has no instructions in words"),
+        ({"cameras": ["wrist_camera"]}, "'wrist_camera' is not one of front_camera, side_camera"),
         ({"sentences": "shouted"}, "is not one of learned, held_out, wrong"),
         ({"encoder": "/nowhere"}, "no folder of a sentence encoder"),
         ({"steps": 0}, "between 1 and 500"),
