@@ -20,12 +20,12 @@ Array = NDArray[np.float32]
 Double = NDArray[np.float64]
 
 SAMPLINGS = ("wide", "extended", "log_uniform", "published")
-SMALL_AND_LARGE = 0.12  # share of each in "extended"
+SMALL_AND_LARGE = 0.2  # share of each in "extended"
 ARM_PER_CUBE_ROOT = 0.028 / 0.027 ** (1.0 / 3.0)  # m per kg^(1/3): the Crazyflie's rotor offset scaled by its mass
 SHAPE = np.asarray(CRAZYFLIE_DECKS.inertia) / CRAZYFLIE_DECKS.inertia[0]  # inertia over that of roll
 # Of "extended": mass (kg), agility (rad/s^2), rise time (s), torque ratio over arm; log-uniform.
-NANO = ((0.0025, 0.03), (1200.0, 4500.0), (0.01, 0.03), (0.07, 0.7))
-LIFTER = ((4.0, 27.0), (25.0, 110.0), (0.05, 0.18), (0.03, 0.4))
+NANO = ((0.0025, 0.03), (1500.0, 5000.0), (0.01, 0.03), (0.07, 0.7))
+LIFTER = ((4.0, 27.0), (22.0, 90.0), (0.05, 0.2), (0.03, 0.4))
 YAW_INERTIA = 0.915  # over the sum of roll and pitch, as the Crazyflie's
 
 
@@ -40,8 +40,8 @@ class RandomQuadrotor(Quadrotor):
     - "wide": for training. More sluggish ones still, other thrust curves, pitch unlike roll, drag; shares `beyond` have
       less thrust, or are from outside the published ranges, as a bare Crazyflie (2170 rad/s^2, rotors of 0.15 s), an
       X500 (rotors of 0.0125 s) or a StampFly (1.35 times its weight) are.
-    - "extended": "wide", and shares `SMALL_AND_LARGE` of nanos (from 2.5 g, up to 4500 rad/s^2) and of lifters (up to
-      27 kg, from 25 rad/s^2, rotors of up to 0.18 s).
+    - "extended": "wide", and shares `SMALL_AND_LARGE` of nanos (from 2.5 g, up to 5000 rad/s^2) and of lifters (up to
+      27 kg, from 22 rad/s^2, rotors of up to 0.2 s).
     """
 
     all_differ: ClassVar[bool] = True

@@ -122,6 +122,26 @@ class QuadAny(QuadHover):
     recipes: ClassVar[Recipes] = {
         "apg": {
             "default": {"algorithm.updates": 20000, "algorithm.learning_rate": 7e-3},
+            "wide": {  # 3 g to 25 kg, told the path ahead
+                "task.range": "wide",
+                "task.preview": True,
+                "algorithm.updates": 40000,
+                "algorithm.hidden": [32, 32],
+                "algorithm.learning_rate": 7e-3,
+                "algorithm.final_learning_rate": 2e-4,
+                "algorithm.gradient_clip": 0.2,
+                "algorithm.adjoint_power": 1.0,
+            },
+            "lost": {  # flies on three rotors, too
+                "task.lost": 0.7,
+                "task.path": "hold",
+                "task.delay_high": 0.015,
+                "algorithm.updates": 10000,
+                "algorithm.hidden": [32, 32],
+                "algorithm.learning_rate": 7e-3,
+                "algorithm.gradient_clip": 0.2,
+                "algorithm.adjoint_power": 1.0,
+            },
             "robust": {
                 "algorithm.updates": 140000,
                 "algorithm.hidden": [16, 16],

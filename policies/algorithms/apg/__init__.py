@@ -56,6 +56,7 @@ class ApgConfig:
     beta2: float = 0.99
     gradient_clip: float = 0.3  # norm of the whole gradient
     adjoint_clip: float = 200.0  # norm of one vehicle's state adjoint, times vehicles and steps
+    adjoint_power: float = 0.0  # that limit is divided by (agility / 300 rad/s^2) to this power, for each vehicle
     critic: bool = False  # torch path: value of the window's last state, from privileged signals
     gamma: float = 0.99  # of the critic
     solo: int = 0  # in worlds of tasks' own: updates before, in which a robot learns with nobody else
@@ -74,6 +75,8 @@ class ApgConfig:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
         if self.solo < 0:
             raise ValueError(f"algorithm.solo must be 0 or more updates, got {self.solo}")
+        if self.adjoint_power < 0.0:
+            raise ValueError(f"algorithm.adjoint_power must be 0 or more, got {self.adjoint_power}")
         if self.final_learning_rate == 0.0:
             raise ValueError("algorithm.final_learning_rate is reached exponentially: it must be positive, got 0")
 
@@ -136,7 +139,7 @@ class Fused:
         self.lost = 0
 
     def _vehicles(self, num: int, seed: np.random.SeedSequence) -> Vehicles:
-        return Vehicles(self.task, self.plan, self.layout, num, self.config.window, seed)
+        return Vehicles(self.task, self.plan, self.layout, num, self.config.window, seed, self.config.adjoint_power)
 
     def window(self, vehicles: Vehicles, learn: bool = True) -> tuple[np.ndarray[Any, Any], int]:
         """Fly one window; with `learn`, add to the gradient. Returns the mean unweighted costs and the lost blocks."""
@@ -235,6 +238,8 @@ class Apg:
         if own is not None:
             if device != "cpu" or config.critic:
                 raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic")
+            if config.adjoint_power:
+                raise ValueError(f"algorithm.adjoint_power is of quadrotors; {task.name} has none: set it to 0")
             if config.path == "fused":
                 if config.network not in NETWORKS:
                     raise ValueError("algorithm.path=fused takes mlp or gru; use algorithm.path=torch")

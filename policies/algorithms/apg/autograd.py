@@ -36,11 +36,12 @@ OUTPUT_SCALE = 0.1  # of the last layer's first weights: the first policy hovers
 class Physics:
     """The engine's equations for one batch of vehicles: parameters (blocks, rows, LANES), control period dt in seconds.
 
-    `limit` bounds the norm of each vehicle's state adjoint. `alive` (blocks, 1, LANES) is cleared where a state stops
-    being finite: that vehicle stands still from there, and no gradient passes through it.
+    `limit` bounds the norm of each vehicle's state adjoint: (blocks, 1, LANES), or one for all. `alive` (blocks, 1,
+    LANES) is cleared where a state stops being finite: that vehicle stands still from there, and no gradient passes
+    through it.
     """
 
-    def __init__(self, engine: str, parameters: Array, dt: float, limit: float = math.inf) -> None:
+    def __init__(self, engine: str, parameters: Array, dt: float, limit: Array | float = math.inf) -> None:
         load_dynamics(engine)  # says which engines have an adjoint
         module = importlib.import_module(ENGINES[engine].partition(":")[0])
         self.step, self.step_adjoint = module.step_blocks, module.step_adjoint_blocks

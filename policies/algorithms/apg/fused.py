@@ -158,8 +158,9 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
     """Fly all vehicles for `window` steps of h seconds and, if `learn`, run backwards.
 
     Adds to `gradient` (weights,) the gradient of the loss and to `totals` (costs,) the unweighted costs summed over
-    vehicles and steps. `limit` bounds the norm of each vehicle's state adjoint, in units of the loss's weight 1 /
-    (vehicles * steps). Returns the number of blocks whose flight was not finite: those are left out of the gradient.
+    vehicles and steps. `limit`, times a vehicle's leeway, bounds the norm of its state adjoint, in units of the loss's
+    weight 1 / (vehicles * steps). Returns the number of blocks whose flight was not finite: those are left out of the
+    gradient.
     """
     blocks = batch.state.shape[0]
     weight = ONE / np.float32(blocks * LANES * window)
@@ -178,7 +179,7 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
         taps = block(batch.taps, index, TAPS)
         past = block(batch.past, index, batch.past.shape[1])
         hidden = block(batch.hidden, index, batch.hidden.shape[1])
-        bias = block(batch.bias, index, plan.signals)
+        bias, leeway = block(batch.bias, index, plan.signals), block(batch.leeway, index, 1)
         for k in range(slots):
             _copy(past, k * actions, block(tape.action, k, actions), 0, actions)
         _copy(block(batch.state, index, STATE_ROWS), 0, block(tape.state, 0, STATE_ROWS), 0, STATE_ROWS)
@@ -241,7 +242,7 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
                 change = g_weighed[history_row + actions + i, ALL]
                 g_now[i, ALL] += g_weighed[history_row + i, ALL] + change
                 g_before[i, ALL] -= change
-            _clip(g_state, limit * weight)
+            _clip(g_state, limit * weight * leeway[0, ALL])
             # The physics, and the delayed commands.
             _clear(g_applied)
             advance_adjoint(state, parameters, block(tape.applied, t, COMMAND_ROWS), g_state, g_applied, ALL, h)

@@ -22,6 +22,7 @@ Array = NDArray[np.float32]
 
 DUMPS = 3  # diverged flights that are written down; the rest are only counted
 POOL = 512  # vehicles drawn at once; restarts take them one after the other
+AGILITY = 300.0  # rad/s^2, of the vehicle whose adjoint has the limit that is set
 NOISE_POOL = 509  # time steps of sensor noise, used again from a random place in each window (a prime: no short cycles)
 
 
@@ -47,10 +48,11 @@ class Vehicles:
         num: int,
         window: int,
         seed: np.random.SeedSequence,
+        power: float = 0.0,
     ) -> None:
         if num % LANES:
             raise ValueError(f"the fused trainer flies a multiple of {LANES} vehicles, got {num}")
-        self.task, self.plan, self.num, self.window = task, plan, num, window
+        self.task, self.plan, self.num, self.window, self.power = task, plan, num, window, power
         self.dynamics = load_dynamics(task.engine)
         self.rng = np.random.default_rng(seed)
         self.dt = 1.0 / task.rate_hz
@@ -74,6 +76,7 @@ class Vehicles:
             exogenous=room(plan.exogenous, lanes * (window + 1)),
             noise=self._noise(),
             bias=room(plan.signals),
+            leeway=room(1) + np.float32(1.0),
         )
         sizes = self._draw_pool()
         self.motion = np.zeros((num, *self._pool["motion"].shape[1:]), np.float32)
@@ -141,6 +144,9 @@ class Vehicles:
         self._physical[index] = self._pool["physical"][taken]
         self._original[index] = self._pool["original"][taken]
         self.age[index] = 0
+        if self.power:
+            agility = self.dynamics.agility({name: value[index] for name, value in self.parameters.items()})
+            self.batch.leeway[place, 0, lane] = (AGILITY / agility) ** self.power
         self._note_moving()
         self._fill_targets(index[~self._moves[index]], 1)  # the others are filled for every window
 

@@ -68,6 +68,7 @@ class Batch(NamedTuple):
     exogenous: Array  # (blocks * (T + 1), rows, LANES)
     noise: Array  # (pool, signals, LANES), already scaled; one row of zeros for none
     bias: Array  # (blocks, signals, LANES)
+    leeway: Array  # (blocks, 1, LANES), times the limit on the state adjoint
 
 
 class Tape(NamedTuple):

@@ -134,7 +134,9 @@ class Differentiated:
 
     def _vehicles(self, num: int, seed: np.random.SeedSequence) -> tuple[Vehicles, Sensing | None]:
         layout = Layout((), 0, 0, 0, 0, 0, self.policy.state_size, 0, 0)
-        vehicles = Vehicles(self.flown_task, self.plan, layout, num, self.config.window, seed)
+        vehicles = Vehicles(
+            self.flown_task, self.plan, layout, num, self.config.window, seed, self.config.adjoint_power
+        )
         noise = int(seed.generate_state(1)[0])
         return vehicles, Sensing(self.task, num, noise, self.device) if self.sensed else None
 
@@ -195,8 +197,9 @@ class Differentiated:
         alive = torch.from_numpy(np.repeat(whole, LANES)).to(self.device)
         return Window(known, done[slots - 1 :], torch.stack(applied), alive, int((~whole).sum()))
 
-    def _limit(self, vehicles: Vehicles) -> float:
-        return self.config.adjoint_clip / (vehicles.num * self.config.window)
+    def _limit(self, vehicles: Vehicles) -> Array:
+        limit: Array = self.config.adjoint_clip / (vehicles.num * self.config.window) * vehicles.batch.leeway
+        return limit
 
     def _known(
         self, vehicles: Vehicles, states: list[Tensor], signals: list[Tensor], targets: list[dict[str, Tensor]]

@@ -43,13 +43,24 @@ from sim.engines.flight.rows import (
     VELOCITY,
     WIND,
     YAW,
+    agility,
     derive,
 )
 from sim.engines.vector.blocks import inlined
 from sim.engines.vector.simd import select
 
 # With the equations, what their users need of the layout.
-__all__ = ["COMMAND_ROWS", "PARAMETER_ROWS", "REST", "SIGNALS", "SIGNAL_ROWS", "STATE", "STATE_ROWS", "derive"]
+__all__ = [
+    "COMMAND_ROWS",
+    "PARAMETER_ROWS",
+    "REST",
+    "SIGNALS",
+    "SIGNAL_ROWS",
+    "STATE",
+    "STATE_ROWS",
+    "agility",
+    "derive",
+]
 
 HALF, ONE, TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 ZERO, THREE = np.float32(0.0), np.float32(3.0)

@@ -96,6 +96,12 @@ def derive_rows(values, substep, out):
         o[GROUND] = v[EFFECT] * o[LOWEST] * o[LOWEST]
 
 
+def agility(parameters: Mapping[str, Any]) -> Any:
+    """The largest angular acceleration in roll (n,), in rad/s^2, of physical parameters name -> (n, k)."""
+    thrust = parameters["thrust_curve"].sum(axis=1)  # of one rotor, N
+    return 0.5 * thrust * np.abs(parameters["rotor_position"][:, 1::2]).sum(axis=1) / parameters["inertia"][:, 0]
+
+
 def derive_values(values: Any, substep: float) -> Any:
     """The rows (n, PARAMETER_ROWS) in float64 that the kernels read, from physical parameters in their columns."""
     out = np.empty((len(values), PARAMETER_ROWS))

@@ -87,6 +87,27 @@ def test_loss_and_gradient_are_those_of_the_kernel(task_name: str, kind: str, ad
         np.testing.assert_allclose(other.vehicles.batch.past, kernel.vehicles.batch.past, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_leeway_is_the_same_on_both_paths() -> None:
+    task = tasks.make("quad_any", range="wide", path="hold")
+    settings = {"num_envs": 2 * LANES, "adjoint_clip": 3.0, "adjoint_power": 1.0}
+    kernel, other = (start(task, 3, path, **settings).path for path in ("fused", "torch"))
+    kernel.window(kernel.vehicles)
+    other.gradient()
+    gradient = torch_gradient(other, kernel.layout)
+    assert np.linalg.norm(gradient - kernel.gradient) < 1e-4 * np.linalg.norm(kernel.gradient)
+    alike = start(task, 3, "fused", **settings | {"adjoint_power": 0.0}).path
+    alike.window(alike.vehicles)
+    assert np.linalg.norm(alike.gradient - kernel.gradient) > 0.1 * np.linalg.norm(kernel.gradient)
+
+
+def test_adjoint_power_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"algorithm\.adjoint_power must be 0 or more, got -1"):
+        ApgConfig(adjoint_power=-1.0)
+    with pytest.raises(ValueError, match=r"algorithm\.adjoint_power is of quadrotors; quad_swarm"):
+        Apg(tasks.make("quad_swarm"), ApgConfig(adjoint_power=1.0), 0)
+
+
 def test_the_adjoint_clip_of_these_tests_binds() -> None:
     norms = [
         float(next(iter(start(tasks.make("quad_hover"), 3, adjoint_clip=clip).learn()))["gradient_norm"])

@@ -31,6 +31,17 @@ def test_every_vehicle_is_another_one_and_its_kernel_parameters_fit() -> None:
     np.testing.assert_allclose(derived(batch), expected, rtol=1e-5)
 
 
+def test_sluggish_vehicles_have_more_leeway() -> None:
+    task = tasks.make("quad_any", range="wide")
+    plan = fused_plan.make_plan(task)
+    layout = network.gru_layout(len(plan.feature_row), 16, 16, plan.actions)
+    batch = Vehicles(task, plan, layout, 64, WINDOW, np.random.SeedSequence(0), power=0.5)
+    p = batch.parameters
+    agility = 2.0 * p["thrust_curve"].sum(axis=1) * np.abs(p["rotor_position"][:, 1]) / p["inertia"][:, 0]
+    np.testing.assert_allclose(from_lanes(batch.batch.leeway, 64)[:, 0], np.sqrt(300.0 / agility), rtol=1e-5)
+    assert (vehicles(num=64).batch.leeway == 1.0).all()
+
+
 def test_targets_move_with_time_or_stand_still() -> None:
     batch = vehicles(moving=0.5, num=64)
     steps = WINDOW + 1

@@ -16,6 +16,7 @@ from policies.evaluate import evaluate
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.gru import Gru
+from policies.runner.config import compose
 from sim import tasks
 from sim.conditions import Conditions
 from sim.env import evaluation_env
@@ -156,6 +157,18 @@ def test_the_wide_range_has_nanos_and_lifters():
     assert mass.min() < 0.003 and mass.max() > 25.0 and agility.min() < 30.0 and agility.max() > 4000.0
     assert rise[agility > 3000.0].max() < 0.031 and rise[agility < 35.0].max() > 0.15
     assert np.ptp(4.0 * thrust / mass) < 5.0 * GRAVITY  # whatever the mass, between 1.3 and 5 weights
+
+
+def test_one_command_trains_for_the_wide_range():
+    settings = compose(["task=quad_any", "quality=wide", "task.heading=true"])
+    task, algorithm = settings.task_config, settings.algorithm_config
+    assert (task.range, task.preview, task.heading) == ("wide", True, True)
+    assert (algorithm.hidden, algorithm.adjoint_power) == ([32, 32], 1.0)
+
+
+def test_one_command_trains_for_the_loss_of_a_rotor():
+    settings = compose(["task=quad_any", "quality=lost"])
+    assert (settings.task_config.lost, settings.algorithm_config.updates) == (0.7, 10000)
 
 
 def test_rotors_are_lost_and_found_in_flight():
