@@ -90,7 +90,8 @@ def test_the_gradient_agrees_with_differences(obstacles: int) -> None:
 
 def test_slopes_of_a_state_agree_with_differences() -> None:
     """Of the costs of each by where it is, how fast it moves and turns, and its attitude, far from its place."""
-    world, rng = make("quad_swarm", vehicles=4, vary=False, crowd=0.0).rehearsal(16, 0, 4), np.random.default_rng(2)
+    world: Any = make("quad_swarm", vehicles=4, vary=False, crowd=0.0).rehearsal(16, 0, 4)
+    rng = np.random.default_rng(2)
     ways = rng.normal(size=(16, 3))
     off = rng.uniform(1.0, 4.0, (16, 1)) * ways / np.linalg.norm(ways, axis=1, keepdims=True)
     turned = rng.normal(size=(16, 4))
@@ -105,7 +106,7 @@ def test_slopes_of_a_state_agree_with_differences() -> None:
         world._look()
         terms = world._terms(world.truth(), world._told, np.zeros(16, bool))
         named = ("away", "speed", "turning", "tilt")
-        return -sum(world.weights[name] * terms[name].astype(np.float64) for name in named)
+        return np.sum([-world.weights[name] * terms[name].astype(np.float64) for name in named], axis=0)
 
     costs(begin)
     slope, now = np.zeros_like(begin), world.truth()
@@ -125,7 +126,8 @@ def test_slopes_of_a_state_agree_with_differences() -> None:
 
 def test_the_gradient_passes_through_what_is_told_of_pillars() -> None:
     """Of costs by where all began, for commands that depend on the nearest surface only."""
-    world, steps = make("quad_swarm", vehicles=4, vary=False, crowd=0.0, obstacles=1).rehearsal(16, 0, 20), 20
+    steps = 20
+    world: Any = make("quad_swarm", vehicles=4, vary=False, crowd=0.0, obstacles=1).rehearsal(16, 0, steps)
     rng, where = np.random.default_rng(5), slices(world.task.policy)["obstacles"]
     gain = 0.1 * rng.normal(size=(where.stop - where.start, 4)).astype(np.float32)
     gain[2:] = 0.0  # of x and y of the nearest
@@ -167,7 +169,8 @@ def test_kernels_do_as_torch_does(kind: str, hidden: list[int]) -> None:
     same = {"vary": True, "network": kind, "hidden": hidden, "window": 20, "ahead": 3}
     torchs, kernels = (start(path, obstacles=2, **same) for path in ("torch", "fused"))
     assert isinstance(torchs, Worlds) and isinstance(kernels, FusedWorlds)
-    for path in (torchs, kernels):  # within reach of the first two of each airspace
+    both: tuple[Any, ...] = (torchs, kernels)
+    for path in both:  # within reach of the first two of each airspace
         places = path.world.truth()["position"].reshape(4, 4, 3)
         stand(path.world, np.concatenate([0.75 * places[:, :2, :2], np.full((4, 2, 1), 0.1)], axis=2))
         assert (path.world._crowd.reshape(4, 4)[:, :2] > 0.02).all() and path.world.truth()["obstacles"][0, 2] == 0.0
@@ -175,7 +178,7 @@ def test_kernels_do_as_torch_does(kind: str, hidden: list[int]) -> None:
         (one, _), (other, _) = torchs.window(), kernels.window()
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
         assert kernels.improve(1e-2) == pytest.approx(torchs.improve(1e-2), rel=1e-4)
-        for path in (torchs, kernels):
+        for path in both:
             path.update += 1
             path.forget(path.world.go_on(30)[1])
 
