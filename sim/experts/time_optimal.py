@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.robots.quadrotors import GRAVITY, Quadrotor
-from sim.scenes.gates import GateTrack
+from sim.scenes.gates import BAR, GateTrack
 
 Double = NDArray[np.float64]
 DENSE = 12  # points of a span, of which there are two from gate to gate
@@ -208,7 +208,7 @@ def time_optimal(
         through = np.einsum("gi,ngi->ng", track.axes[gates][:, :, 0], slope[:, paths.gates])
         steep = np.minimum(through / np.linalg.norm(slope[:, paths.gates], axis=-1) - STEEPEST, 0.0)
         inside = np.empty(len(position))
-        touching(position, track.centre, track.axes, track.size, radius + 0.5 * margin, inside)
+        touching(position, track.centre, track.axes, track.size, BAR, radius + 0.5 * margin, inside)
         low = np.maximum(radius + LOWEST - position[..., 2], 0.0)
         made: Double = (2.0 * paths.step / (root[:, :-1] + root[:, 1:])).sum(axis=1) + 10.0 * (steep**2).sum(axis=1)
         made += PRICE * (inside + (low**2).sum(axis=1))

@@ -122,7 +122,7 @@ class QuadAny(QuadHover):
     recipes: ClassVar[Recipes] = {
         "apg": {
             "default": {"algorithm.updates": 20000, "algorithm.learning_rate": 7e-3},
-            "wide": {  # 3 g to 25 kg, told the path ahead
+            "wide": {  # 2.5 g to 27 kg, told the path ahead
                 "task.range": "wide",
                 "task.preview": True,
                 "algorithm.updates": 40000,

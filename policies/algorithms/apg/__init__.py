@@ -239,7 +239,9 @@ class Apg:
             if device != "cpu" or config.critic:
                 raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic")
             if config.adjoint_power:
-                raise ValueError(f"algorithm.adjoint_power is of quadrotors; {task.name} has none: set it to 0")
+                raise ValueError(
+                    f"algorithm.adjoint_power is not for tasks with a world of their own, as {task.name}: set it to 0"
+                )
             if config.path == "fused":
                 if config.network not in NETWORKS:
                     raise ValueError("algorithm.path=fused takes mlp or gru; use algorithm.path=torch")

@@ -201,6 +201,8 @@ def view(state, each, order, others, moving, near, nearing, known, table):
                 continue
             x, y, z = apart(state, row, other, POSITION)
             square, k = x * x + y * y + z * z, count
+            if not square <= REACH * REACH:  # nor is there who is nowhere
+                square = np.inf
             while k > 0 and far[k - 1] > square:  # insertion: few, and mostly in order
                 far[k], own[k] = far[k - 1], own[k - 1]
                 k -= 1
@@ -229,7 +231,7 @@ def view_adjoint(order, near, nearing, g):
         own, here = g[row // LANES], row % LANES
         for k in range(min(order.shape[1], near.shape[1] // 3)):
             if order[row, k] < 0:
-                break
+                continue
             theirs, there = g[order[row, k] // LANES], order[row, k] % LANES
             for axis in range(3):
                 for first, slope in ((POSITION, near[row, 3 * k + axis]), (VELOCITY, nearing[row, 3 * k + axis])):

@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
+from sim.engines.flight.rows import GRAVITY
 from sim.engines.vector.blocks import inlined, kernel
-from sim.robots.quadrotors import GRAVITY
-from sim.scenes.gates import BAR
 
 
 @inlined
@@ -59,13 +58,13 @@ def speeds(slope, bend, step, most, limit, highest, there, x, u):
 
 
 @inlined
-def _to_bars(off, axes, size, near):
-    """m to the bars around an opening, as `sim.scenes.gates.frame_distance`; at least `near` if that is as far."""
-    depth = max(abs(_dot(off, axes[:, 0])) - 0.5 * BAR, 0.0)
+def _to_bars(off, axes, size, bar, near):
+    """m to an opening's bars, `bar` m thick, as `sim.scenes.gates.frame_distance`; `near` at least if so far."""
+    depth = max(abs(_dot(off, axes[:, 0])) - 0.5 * bar, 0.0)
     if depth >= near:
         return depth
     left, up = abs(_dot(off, axes[:, 1])) - 0.5 * size[0], abs(_dot(off, axes[:, 2])) - 0.5 * size[1]
-    inside, left, up = max(-max(left, up), 0.0), max(left - BAR, 0.0), max(up - BAR, 0.0)
+    inside, left, up = max(-max(left, up), 0.0), max(left - bar, 0.0), max(up - bar, 0.0)
     return math.sqrt(depth * depth + left * left + up * up + inside * inside)
 
 
@@ -75,7 +74,7 @@ def _between(a, b):
 
 
 @kernel
-def touching(position, centre, axes, size, near, found):
+def touching(position, centre, axes, size, bar, near, found):
     """Fills in (n,): m^2, how far the points (n, m, 3) of paths are nearer to frames than `near`, squared, summed.
 
     Gates' centres (g, 3), axes (g, 3, 3) and openings (g, 2).
@@ -84,12 +83,12 @@ def touching(position, centre, axes, size, near, found):
         sum_ = 0.0
         for k in range(position.shape[1]):
             for g in range(len(centre)):
-                sum_ += max(near - _to_bars(_between(position[i, k], centre[g]), axes[g], size[g], near), 0.0) ** 2
+                sum_ += max(near - _to_bars(_between(position[i, k], centre[g]), axes[g], size[g], bar, near), 0.0) ** 2
         found[i] = sum_
 
 
 @kernel
-def clearances(position, track, gates, centre, axes, size, found):
+def clearances(position, track, gates, centre, axes, size, bar, found):
     """Fills in (n,): m from points (n, 3) to the nearest frame of their tracks (n,), or the ground.
 
     Of tracks: how many gates (tracks,), their centres (tracks, g, 3), axes (tracks, g, 3, 3) and openings.
@@ -97,7 +96,7 @@ def clearances(position, track, gates, centre, axes, size, found):
     for i in range(len(position)):
         t, near = track[i], position[i, 2]
         for g in range(gates[t]):
-            near = min(near, _to_bars(_between(position[i], centre[t, g]), axes[t, g], size[t, g], near))
+            near = min(near, _to_bars(_between(position[i], centre[t, g]), axes[t, g], size[t, g], bar, near))
         found[i] = near
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from sim.engines.flight.airspace import ABSENT, put
+from sim.engines.flight.airspace import ABSENT, REACH, put
 from sim.engines.flight.rows import POSITION
 from sim.engines.vector.blocks import inlined, kernel
 from sim.engines.vector.simd import LANES
@@ -49,7 +49,7 @@ def graze(before, state, each, pillars, gap):
 def look_around(state, each, pillars, order, first, known, table):
     """Where the `known` nearest surfaces are, the nearest first, into columns of table from `first` on, m, world.
 
-    `order` (n, m) says which pillars they are. Who is not there is far below (`ABSENT`).
+    `order` (n, m) says which pillars they are. Who is not there, or beyond REACH, is far below (`ABSENT`).
     """
     m = order.shape[1]
     far = np.empty(m)
@@ -60,6 +60,8 @@ def look_around(state, each, pillars, order, first, known, table):
             if pillars[world, other, 2] > 0.0:
                 _, _, long = aside(state, row, pillars, world, other)
                 gap = long - pillars[world, other, 2]
+            if not gap <= REACH:  # nor is what is not a number
+                gap = np.inf
             k = other
             while k > 0 and far[k - 1] > gap:
                 far[k], own[k] = far[k - 1], own[k - 1]
@@ -84,6 +86,8 @@ def look_around_adjoint(state, each, pillars, order, slopes, g):
             if radius <= 0.0:
                 continue
             x, y, long = aside(state, row, pillars, world, order[row, k])
+            if not long - radius <= REACH:
+                continue
             share, bent = 1.0 - radius / long, radius / (long * long * long)
             by_x, by_y = slopes[row, 3 * k], slopes[row, 3 * k + 1]
             along = bent * (x * by_x + y * by_y)

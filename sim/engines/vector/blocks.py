@@ -211,11 +211,11 @@ def blocks(n: int) -> int:
 
 
 def to_lanes(values: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
-    """(n, rows) -> (blocks, rows, LANES); the last block is filled up by repeating the last vehicle."""
+    """(n, rows) -> (blocks, rows, LANES), a copy; the last block is filled up by repeating the last vehicle."""
     n, rows = values.shape
     if n % LANES:
         values = np.concatenate([values, np.repeat(values[-1:], blocks(n) * LANES - n, axis=0)])
-    return np.ascontiguousarray(values.reshape(-1, LANES, rows).transpose(0, 2, 1), dtype=dtype)
+    return np.array(values.reshape(-1, LANES, rows).transpose(0, 2, 1), dtype=dtype, order="C")
 
 
 def sane(values: NDArray[Any]) -> NDArray[Any]:

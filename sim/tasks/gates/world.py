@@ -18,7 +18,7 @@ from sim.imperfect import Imperfect, latencies
 from sim.randomize import draw_robots
 from sim.robots.quadrotors import GRAVITY
 from sim.rotations import quaternion, rotation_matrices
-from sim.scenes.gates import Openings, crossing
+from sim.scenes.gates import BAR, Openings, crossing
 from sim.spec import limits, numbers, pack, size, slices
 from sim.tasks.gates.references import References
 
@@ -220,7 +220,7 @@ class GateRace:
     def _away(self, position: Array, track: NDArray[np.int64]) -> Array:
         """m (n,) from points (n, 3) to the nearest frame of their tracks, or the ground."""
         made = np.empty(len(position), np.float32)
-        clearances(position, track, self.gates, self._centre, self._axes, self._size, made)
+        clearances(position, track, self.gates, self._centre, self._axes, self._size, BAR, made)
         return made
 
     def _tell(self, read: Mapping[str, Array], rows: NDArray[np.int64]) -> Mapping[str, Array]:

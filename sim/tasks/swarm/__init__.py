@@ -24,7 +24,7 @@ from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Play
 from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VARIATIONS, VELOCITY_SCALE, delayed, state_estimate
-from sim.tasks.swarm.places import MODES, least
+from sim.tasks.swarm.places import CLEAR, MODES, least
 from sim.tasks.swarm.recipes import APG, PPO
 from sim.terms import Feature, Mirror
 
@@ -49,7 +49,7 @@ class SwarmConfig:
 
     robot: str = "crazyflie"
     vehicles: int = 8
-    fewest: int = 0  # vehicles of groups that learn with nobody else in every other episode; 0: always all together
+    fewest: int = 0  # vehicles, at least, of groups that learn apart in a part of the airspaces; 0: all together
     mode: str = "crossing"  # crossing: of a circle | sphere | formation: which moves | mixed: each of them
     radius: float = 2.0  # m, of circle and sphere
     neighbours: int = 4  # the nearest ones, of whom each is told
@@ -69,8 +69,8 @@ class SwarmConfig:
             raise ValueError(f"expert {self.expert!r} is not one of avoiding, straight")
         if not 2 <= self.vehicles <= MOST:
             raise ValueError(f"vehicles must be between 2 and {MOST}, got {self.vehicles}")
-        if self.fewest and not 2 <= self.fewest <= self.vehicles:
-            raise ValueError(f"fewest must be 0, or between 2 and vehicles ({self.vehicles}), got {self.fewest}")
+        if self.fewest and not 2 <= self.fewest <= MOST:
+            raise ValueError(f"fewest must be 0, or between 2 and {MOST}, got {self.fewest}")
         if not 1 <= self.neighbours < MOST:
             raise ValueError(f"neighbours must be between 1 and {MOST - 1}, got {self.neighbours}")
         if not (0 <= self.obstacles <= MOST_PILLARS and 0.02 <= self.obstacle_radius <= 0.5):
@@ -82,6 +82,11 @@ class SwarmConfig:
             raise ValueError(f"needs rate_hz 10..1000 and episode_s 1..100, got {self.rate_hz} and {self.episode_s}")
         if not 0.5 <= self.radius <= 4.5:  # LOST_DISTANCE lies beyond what is across
             raise ValueError(f"radius must be between 0.5 and 4.5 m, got {self.radius}")
+        if self.obstacles and self.mode != "formation" and self.radius <= CLEAR + self.obstacle_radius:
+            raise ValueError(
+                f"obstacles of {self.obstacle_radius} m have no room in a radius of {self.radius} m, with "
+                f"mode={self.mode}: it must be above {CLEAR + self.obstacle_radius:g} m"
+            )
         if not 0.0 <= self.crowd <= 1000.0:
             raise ValueError(f"crowd must be between 0 and 1000, got {self.crowd}")
         if not 0.0 <= self.delay_high <= 0.1:

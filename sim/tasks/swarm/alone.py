@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Alone(QuadHover):
-    """To a place that does not move, and to stay there: the swarm's costs but for others, and its first features."""
+    """To a place that does not move, and to stay there.
+
+    The costs are the swarm's but for others, pillars and the side; the features are its first ones.
+    """
 
     def __init__(self, swarm: QuadSwarm, far: float, fast: float) -> None:
         """`far`, m from its target, and `fast`, rad/s: where it is lost."""

@@ -47,7 +47,11 @@ def draw(mode: str, n: int, radius: float, rng: np.random.Generator) -> Places:
 
 
 def parted(mode: str, n: int, fewest: int, radius: float, rng: np.random.Generator) -> Places:
-    """Those of n vehicles, in every other episode of all together, else of groups of at least `fewest`, far apart."""
+    """Those of n vehicles, of all together or of groups of at least `fewest`, far apart.
+
+    Together are 58 % of the airspaces of 16 vehicles and groups of 2 or more, 63 % of 8, 83 % of 4: in one half it is
+    drawn, and in the other half the first group may be of all, too.
+    """
     sizes: list[int] = []
     left = n
     while left:

@@ -78,7 +78,8 @@ class Rehearsal(Swarm):
 
     def _places(self, rng: np.random.Generator) -> Places:
         c = self.task.config
-        return parted(c.mode, self.each, c.fewest, c.radius, rng) if c.fewest else super()._places(rng)
+        fewest = min(c.fewest, self.each)
+        return parted(c.mode, self.each, fewest, c.radius, rng) if fewest else super()._places(rng)
 
     def _begin(self) -> None:
         self._time = 0

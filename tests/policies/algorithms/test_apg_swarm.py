@@ -15,8 +15,10 @@ from policies.algorithms.apg.worlds import Worlds
 from policies.evaluate import evaluate
 from policies.models.export import export
 from policies.runner import checkpoint
+from sim.engines.flight.rows import BODY_RATE, POSITION, QUATERNION, VELOCITY
+from sim.engines.vector.blocks import from_lanes
 from sim.env import make_env
-from sim.spec import slices
+from sim.spec import size, slices
 from sim.tasks import make
 
 NEAR = np.array(
@@ -24,13 +26,22 @@ NEAR = np.array(
 )  # above one another, too near
 
 
+MOVES = (POSITION, VELOCITY, BODY_RATE)
 PILLARS = np.array([[0.2, 0.1, 0.1], [-0.3, 0.2, 0.15]], np.float32)
 
 
 def start(path: str = "torch", vary: bool = False, obstacles: int = 0, **changes: Any) -> Any:
     settings = {"network": "mlp", "hidden": [16], "num_envs": 16, "window": 16, "updates": 4, "adjoint_clip": 1e9}
-    task = make("quad_swarm", vehicles=4, radius=0.5, vary=vary, episode_s=1.0, obstacles=obstacles)
+    radius = 1.5 if obstacles else 0.5  # with room for pillars
+    task = make("quad_swarm", vehicles=4, radius=radius, vary=vary, episode_s=1.0, obstacles=obstacles)
     return Apg(task, ApgConfig(**{**settings, "path": path, **changes}), 0).path
+
+
+def stand(world: Any, pillars: np.ndarray) -> None:
+    """In each airspace; all are told of them."""
+    world._pillars[:] = pillars
+    world._look()
+    world._sensors.send(world._table)
 
 
 def crowded(path: Worlds) -> dict[str, Any]:
@@ -43,9 +54,7 @@ def crowded(path: Worlds) -> dict[str, Any]:
         parameters[-1].fill_(0.347)
     places = np.tile(NEAR, (4, 1)) + 0.02 * np.random.default_rng(0).normal(size=(16, 3))
     world.flight.state[0, :3] = places.T
-    world._pillars[:] = PILLARS[: world._pillars.shape[1]]
-    world._look()
-    world._sensors.send(world._table)
+    stand(world, PILLARS[: world._pillars.shape[1]])
     state: dict[str, Any] = world.state_dict()
     return state
 
@@ -79,16 +88,97 @@ def test_the_gradient_agrees_with_differences(obstacles: int) -> None:
     assert np.linalg.norm(found - numeric) < 0.05 * np.linalg.norm(numeric) and np.abs(numeric).max() > 5.0
 
 
+def test_slopes_of_a_state_agree_with_differences() -> None:
+    """Of the costs of each by where it is, how fast it moves and turns, and its attitude, far from its place."""
+    world: Any = make("quad_swarm", vehicles=4, vary=False, crowd=0.0).rehearsal(16, 0, 4)
+    rng = np.random.default_rng(2)
+    ways = rng.normal(size=(16, 3))
+    off = rng.uniform(1.0, 4.0, (16, 1)) * ways / np.linalg.norm(ways, axis=1, keepdims=True)
+    turned = rng.normal(size=(16, 4))
+    turned /= np.linalg.norm(turned, axis=1, keepdims=True)
+    begin = world.flight.state.copy()
+    begin[0, POSITION : POSITION + 3] = (world.goal + off).T
+    begin[0, VELOCITY : VELOCITY + 3], begin[0, BODY_RATE : BODY_RATE + 3] = rng.normal(size=(2, 3, 16))
+    begin[0, QUATERNION : QUATERNION + 4] = turned.T
+
+    def costs(state: np.ndarray) -> np.ndarray:
+        world.flight.state[:] = state
+        world._look()
+        terms = world._terms(world.truth(), world._told, np.zeros(16, bool))
+        named = ("away", "speed", "turning", "tilt")
+        return np.sum([-world.weights[name] * terms[name].astype(np.float64) for name in named], axis=0)
+
+    costs(begin)
+    slope, now = np.zeros_like(begin), world.truth()
+    world._slope(now, world._terms(now, world._told, np.zeros(16, bool))["away"], slope)
+    others = rng.normal(size=(16, 4))
+    tangent = others - (others * turned).sum(axis=1, keepdims=True) * turned  # a quaternion stays of unit length
+    along = [(first + k, np.eye(3)[k : k + 1].repeat(16, 0), first) for first in MOVES for k in range(3)]
+    for at, way, first in [*along, (QUATERNION, tangent, QUATERNION)]:
+        rows = slice(first, first + way.shape[1])
+        ends = [begin.copy(), begin.copy()]
+        for end, sign in zip(ends, (1.0, -1.0), strict=True):
+            end[0, rows] += np.float32(sign * 5e-3) * way.T.astype(np.float32)
+        numeric = (costs(ends[0]) - costs(ends[1])) / 1e-2
+        found = (slope[0, rows] * way.T).sum(axis=0)
+        np.testing.assert_allclose(found, numeric, rtol=2e-3, atol=1e-3, err_msg=f"row {at}")
+
+
+def test_the_gradient_passes_through_what_is_told_of_pillars() -> None:
+    """Of costs by where all began, for commands that depend on the nearest surface only."""
+    steps = 20
+    world: Any = make("quad_swarm", vehicles=4, vary=False, crowd=0.0, obstacles=1).rehearsal(16, 0, steps)
+    rng, where = np.random.default_rng(5), slices(world.task.policy)["obstacles"]
+    gain = 0.1 * rng.normal(size=(where.stop - where.start, 4)).astype(np.float32)
+    gain[2:] = 0.0  # of x and y of the nearest
+    level = np.tile([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]], (4, 1)) + rng.uniform(-0.1, 0.1, (16, 2))
+    world.flight.state[0, :2] = level.T  # nobody blows on anybody
+    stand(world, np.array([[0.1, 0.2, 0.3]], np.float32))
+    state = world.state_dict()
+
+    def flown(shift: np.ndarray) -> np.ndarray:
+        world.load_state_dict(state)
+        world.flight.state[0, POSITION : POSITION + 3] += np.float32(shift)[:, None]
+        world._look()
+        world._sensors.send(world._table)
+        world._begin()
+        for _ in range(steps):
+            world.step({"motor_command": world.still + from_lanes(world.sensed(), 16)[:, where] @ gain})
+        cost: np.ndarray = world.costs()[0].sum(axis=0, dtype=np.float64)
+        return cost
+
+    def gradient(looks: float) -> np.ndarray:
+        """By the first position; looks = 0: as if nothing had been told."""
+        flown(np.zeros(3))
+        world.begin_pulling()
+        for t in reversed(range(steps)):
+            slopes = np.zeros((16, size(world.task.policy)), np.float32)
+            slopes[:, where] = looks * world.pull(t, 1e9) @ gain.T
+            world.pull_sensed(t, slopes)
+        return from_lanes(world._pulled, 16)[:, POSITION : POSITION + 2].copy()
+
+    found, blind = gradient(1.0), gradient(0.0)
+    ways = np.eye(3)[:2] * 5e-3
+    numeric = np.stack([(flown(way) - flown(-way)) / 1e-2 for way in ways], axis=1)
+    assert np.linalg.norm(found - numeric) < 0.02 * np.linalg.norm(numeric)
+    assert np.linalg.norm(found - blind) > 0.2 * np.linalg.norm(found)
+
+
 @pytest.mark.parametrize(("kind", "hidden"), [("gru", [16, 16]), ("mlp", [16, 8])])
 def test_kernels_do_as_torch_does(kind: str, hidden: list[int]) -> None:
     same = {"vary": True, "network": kind, "hidden": hidden, "window": 20, "ahead": 3}
     torchs, kernels = (start(path, obstacles=2, **same) for path in ("torch", "fused"))
     assert isinstance(torchs, Worlds) and isinstance(kernels, FusedWorlds)
+    both: tuple[Any, ...] = (torchs, kernels)
+    for path in both:  # within reach of the first two of each airspace
+        places = path.world.truth()["position"].reshape(4, 4, 3)
+        stand(path.world, np.concatenate([0.75 * places[:, :2, :2], np.full((4, 2, 1), 0.1)], axis=2))
+        assert (path.world._crowd.reshape(4, 4)[:, :2] > 0.02).all() and path.world.truth()["obstacles"][0, 2] == 0.0
     for _ in range(2):
         (one, _), (other, _) = torchs.window(), kernels.window()
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
         assert kernels.improve(1e-2) == pytest.approx(torchs.improve(1e-2), rel=1e-4)
-        for path in (torchs, kernels):
+        for path in both:
             path.update += 1
             path.forget(path.world.go_on(30)[1])
 

@@ -104,7 +104,7 @@ def test_leeway_is_the_same_on_both_paths() -> None:
 def test_adjoint_power_is_checked() -> None:
     with pytest.raises(ValueError, match=r"algorithm\.adjoint_power must be 0 or more, got -1"):
         ApgConfig(adjoint_power=-1.0)
-    with pytest.raises(ValueError, match=r"algorithm\.adjoint_power is of quadrotors; quad_swarm"):
+    with pytest.raises(ValueError, match=r"algorithm\.adjoint_power is not for tasks .*, as quad_swarm: set it to 0"):
         Apg(tasks.make("quad_swarm"), ApgConfig(adjoint_power=1.0), 0)
 
 

@@ -181,3 +181,20 @@ def test_nobody_is_told_of_who_is_beyond_reach_nor_changes_with_them() -> None:
     assert from_lanes(g, 3)[:, POSITION].tolist() == [0.0, 0.0, 0.0] and not from_lanes(g, 3)[2].any()
     airspace.view_adjoint(order[:, :1], np.eye(3, dtype=np.float32), np.zeros((3, 3), np.float32), g)
     np.testing.assert_array_equal(from_lanes(g, 3)[:, POSITION : POSITION + 3], [[-1, 1, 0], [1, -1, 0], [0, 0, 0]])
+
+
+def test_who_is_not_a_number_is_nowhere() -> None:
+    """In the middle of those who are: nobody sees it, and the others are told as without it."""
+    state, order = np.zeros((4, STATE_ROWS)), np.zeros((4, 3), np.int64)
+    state[:, POSITION] = 0.0, np.nan, 2.0, 1.0
+    table, g = np.zeros((1, 24, 16), np.float32), np.zeros((1, STATE_ROWS, 16), np.float32)
+    airspace.view(to_lanes(state), 4, order, 0, 9, 18, 21, 1, table)
+    assert order.tolist() == [[3, 2, -1], [-1, -1, -1], [3, 0, -1], [0, 2, -1]]
+    assert np.isfinite(table[:, :, :4]).all()
+    airspace.view_adjoint(order[:, ::-1].copy(), np.ones((4, 9), np.float32), np.zeros((4, 9), np.float32), g)
+    assert from_lanes(g, 4)[:, POSITION].tolist() == [0.0, 0.0, 0.0, 0.0]  # each sees both others, and is seen by both
+
+
+def test_blocks_are_copies() -> None:
+    for values in (np.zeros((16, 1), np.float32), np.zeros((1, 16), np.float32).T, np.zeros((32, 1), np.float32)):
+        assert not np.shares_memory(values, to_lanes(values))

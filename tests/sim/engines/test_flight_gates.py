@@ -3,7 +3,7 @@
 import numpy as np
 
 from sim.engines.flight.gates import clearances, follow, touching
-from sim.scenes.gates import frame_distance, random_gates
+from sim.scenes.gates import BAR, frame_distance, random_gates
 
 TRACKS = [random_gates((5, k)) for k in range(3)]
 MOST = max(len(track.yaw) for track in TRACKS)
@@ -30,7 +30,7 @@ def test_frames_and_the_ground_are_as_far_away_as_the_distance_says():
     position, track = places(300), np.repeat(np.arange(3), 100)
     count, centre, axes, size = laid_out()
     found = np.empty(300, np.float32)
-    clearances(position, track, count, centre, axes, size, found)
+    clearances(position, track, count, centre, axes, size, BAR, found)
     seen = np.einsum("ngj,ngji->ngi", position[:, None] - centre[track], axes[track])
     known = np.minimum(frame_distance(seen, size[track]).min(axis=1), position[:, 2])
     np.testing.assert_allclose(found, known, atol=1e-5)
@@ -39,14 +39,14 @@ def test_frames_and_the_ground_are_as_far_away_as_the_distance_says():
 
 def test_who_is_no_number_is_nowhere():
     found = np.empty(1, np.float32)
-    clearances(np.full((1, 3), np.nan, np.float32), np.array([0]), *laid_out(), found)
+    clearances(np.full((1, 3), np.nan, np.float32), np.array([0]), *laid_out(), BAR, found)
     assert not found[0] > 0.0
 
 
 def test_paths_pay_for_being_near_frames():
     paths, track = places(200).astype(np.float64).reshape(4, 50, 3), TRACKS[0]
     found = np.empty(4)
-    touching(paths, track.centre, track.axes, track.size, 0.3, found)
+    touching(paths, track.centre, track.axes, track.size, BAR, 0.3, found)
     seen = np.einsum("nmgj,gji->nmgi", paths[:, :, None] - track.centre, track.axes)
     known = (np.maximum(0.3 - frame_distance(seen, track.size), 0.0) ** 2).sum(axis=(1, 2))
     np.testing.assert_allclose(found, known, atol=1e-9)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim.engines.flight import pillars
-from sim.engines.flight.airspace import ABSENT
+from sim.engines.flight.airspace import ABSENT, REACH
 from sim.engines.flight.rows import STATE_ROWS
 from sim.engines.vector.blocks import from_lanes, to_lanes
 
@@ -36,6 +36,18 @@ def test_the_nearest_surface_comes_first() -> None:
             unit = ways[nearest] / np.linalg.norm(ways[nearest])
             np.testing.assert_allclose(told[k], [*gaps[nearest] * unit, 0.0], atol=1e-5)  # away from it, inside
         np.testing.assert_array_equal(told[len(there) :], np.tile(ABSENT, (3 - len(there), 1)))
+
+
+def test_nobody_is_told_of_pillars_out_of_reach() -> None:
+    """Nor of any, who is nowhere; and slopes know it."""
+    state, g = places(), np.zeros((1, STATE_ROWS, 16))
+    state[0, 0], state[1, 0], state[2, 0] = REACH + 1.4, -REACH, np.nan  # of two: none, one, none
+    seen, order = looked(state, 2)
+    there = seen.reshape(16, 2, 3)[:, :, 2] == 0.0
+    assert there[:4].tolist() == [[False, False], [True, False], [False, False], [True, True]]
+    pillars.look_around_adjoint(to_lanes(state, np.float64), EACH, STAND, order, np.ones((16, 6)), g)
+    found = from_lanes(g, 16)
+    assert np.isfinite(found).all() and not found[[0, 2]].any() and found[[1, 3], 0].all()
 
 
 def test_the_closest_moment_lies_within_a_step() -> None:

@@ -89,6 +89,8 @@ def test_who_learns_meets_groups_of_different_sizes():
     assert set(sizes) == {2, 3, 4, 6} and 0.4 < np.mean(np.array(sizes) == 6) < 0.9  # of 5 one would be left over
     together = make("quad_swarm", vehicles=6, neighbours=5, vary=False)
     assert not (together.rehearsal(96, 0, 4).truth()["others"].reshape(96, 5, 3) == ABSENT).all(axis=2).any()
+    few = make("quad_swarm", vehicles=4, neighbours=3, fewest=5, vary=False).rehearsal(16, 0, 4)  # than are there
+    assert not (few.truth()["others"] == ABSENT[2]).any()
     assert not (opened(6, 0, vehicles=6, fewest=2).truth()["others"] == ABSENT[2]).any()  # who is judged meets all
 
 
@@ -285,8 +287,12 @@ def test_mirrored_signals_have_mirrored_commands():
         ({"vehicles": 17}, "vehicles must be between 2 and 16, got 17"),
         ({"mode": "waltz"}, "mode 'waltz' is not one of crossing, sphere, formation, mixed"),
         ({"crowd": -1.0}, "crowd must be between 0 and 1000, got -1.0"),
-        ({"fewest": 1}, r"fewest must be 0, or between 2 and vehicles \(8\), got 1"),
-        ({"vehicles": 4, "fewest": 5}, r"fewest must be 0, or between 2 and vehicles \(4\), got 5"),
+        ({"fewest": 1}, "fewest must be 0, or between 2 and 16, got 1"),
+        ({"fewest": 17}, "fewest must be 0, or between 2 and 16, got 17"),
+        (
+            {"obstacles": 1, "mode": "mixed", "radius": 0.65},
+            r"obstacles of 0\.15 m have no room in a radius of 0\.65 m, with mode=mixed: it must be above 0\.65 m",
+        ),
         ({"neighbours": 0}, "neighbours must be between 1 and 15, got 0"),
         ({"robot": "any"}, "quad_swarm flies vehicles of one name, which 'any' is not"),
     ],

@@ -85,6 +85,7 @@ def test_it_continues_from_what_was_saved() -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_who_avoids_others_avoids_pillars_and_who_flies_straight_does_not() -> None:
     touched = {}
     for name in ("avoiding", "straight"):
