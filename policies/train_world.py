@@ -100,6 +100,7 @@ def train(config: Config) -> LearnedWorld:
     """Learn, measure, write the file. ValueError or DatasetError says what is wrong with the data."""
     import torch
 
+    from policies.learning.demonstrations import folders
     from policies.learning.world import Fitting, learn_moves, moves
     from policies.runner.log import Progress
     from sim.tasks.external.learned import told_of
@@ -107,7 +108,7 @@ def train(config: Config) -> LearnedWorld:
     task: Any = make(config.task)
     told = told_of(task)
     torch.set_num_threads(1)
-    recordings = recorded(task, config.data.split(","), config.episodes or sys.maxsize)
+    recordings = recorded(task, folders(config.data), config.episodes or sys.maxsize)
     count = max(1, round(config.held_out * len(recordings)))
     if len(recordings) < 4:
         raise ValueError(f"{config.data}: {len(recordings)} episodes of two steps or more; it takes 4")

@@ -174,6 +174,9 @@ def test_demonstrations_may_lie_in_several_folders(data, tmp_path):
     odd = tmp_path / "a,b"
     odd.mkdir()
     assert folders(str(odd)) == [str(odd)]
+    for wrong, why in ((f"{data},", "a comma without a folder"), (f"{data},{data}/", "names the same folder twice")):
+        with pytest.raises(ValueError, match=why):
+            folders(wrong)
 
 
 def test_the_base_is_recorded_until_it_has_succeeded_often_enough(tmp_path, monkeypatch, data):

@@ -60,6 +60,8 @@ def pictures(pixels: int) -> Group:
     return tuple(Signal(name, (pixels, pixels, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in VIEWS)
 
 
+SCALE: NDArray[np.float64] = np.array([STEP] * 3 + [TURN] * 3 + [1.0])  # of OSC_POSE's actions, to commands
+
 COMMANDS: Group = (
     Signal("hand_step", (3,), "m", "world", -STEP, STEP),  # from where the hand is
     Signal("hand_turn", (3,), "rad", "world", -TURN, TURN),  # axis times angle, the same

@@ -18,7 +18,7 @@ from sim import spec
 from sim.env import Array, Step, world_of
 from sim.language import SAID
 from sim.language.wordpiece import MOST
-from sim.tasks.external.libero import NAMED, SEEN, STEP, TURN, VIEWS, smaller
+from sim.tasks.external.libero import NAMED, SCALE, SEEN, VIEWS, smaller
 
 if TYPE_CHECKING:
     from sim.tasks.external.libero import Libero
@@ -28,7 +28,6 @@ IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])  # the hand stays, open
 TRIES = 100  # to place things so that none touch
 STARTS_LARGEST = 1 << 24  # bytes of a file of starts
 COLLISION = 0  # the group of geometries that robosuite does not draw
-SCALE = np.array([STEP] * 3 + [TURN] * 3 + [1.0])
 
 Double = NDArray[np.float64]
 
