@@ -162,7 +162,7 @@ def test_own_successes_are_cloned_and_learning_continues_exactly(tmp_path):
         continued = others[k]
         assert [*continued.learn()] == rows[k + 1 :]
         resumed.same(continued.state_dict(), others[-1].state_dict())
-    for wrong in ({"iterations": 0}, {"added": -1.0}, {"shown": 1.0}, {"alike": 0}):
+    for wrong in ({"iterations": 0}, {"added": -1.0}, {"shown": 1.0}, {"alike": 0}, {"num_envs": 75}, {"num_envs": 70}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SelfImitationConfig(**wrong)
     with pytest.raises(ValueError, match="own successes are kept as numbers"):
