@@ -192,14 +192,14 @@ def _measured(config: Config, policy: str, number: int) -> Measured:
     count, task = config.episodes, make(config.task)
     while True:
         step("policies.collect", *words, f"episodes={count}", f"seed={1000 * (config.seed + 1) + number}")
-        episodes = stored(task, str(folder), sys.maxsize)
+        episodes = stored(task, str(folder), count)  # more, if it was interrupted as it recorded on
         successes = sum(e.succeeded for e in episodes)
         if number or successes >= config.successes or count >= config.most:
             return Measured(policy, str(folder), successes, len(episodes))
         print(
             f"{len(episodes)} episodes, {successes} succeeded: {config.successes} are wanted, recording on", flush=True
         )
-        count = min(config.most, len(episodes) + config.episodes)
+        count = min(config.most, count + config.episodes)
 
 
 def _world(config: Config, data: Sequence[str], file: Path) -> LearnedWorld:

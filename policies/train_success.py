@@ -9,7 +9,7 @@ cross-validation: an episode counts as false when success is said before it is t
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,21 +78,26 @@ class Peaks:
         return cls(float(before.max(initial=-np.inf)), float(held[succeeds].max(initial=-np.inf)))
 
 
+def standing_out(peaks: Sequence[Peaks], false_share: float) -> tuple[float, list[float]]:
+    """What a threshold must be above for at most so many false ones, and the successes that are above it, too."""
+    early = np.sort([p.early for p in peaks])[::-1]
+    least = float(early[int(false_share * len(early))])
+    return least, [p.late for p in peaks if p.late > max(least, p.early)]
+
+
 def threshold(peaks: Sequence[Peaks], false_share: float, share: float = 1.0) -> float:
     """With at most so many false ones: in the middle between the highest of the others and what is to be recognised.
 
     That is this share of the successes that can be, those that stand out most. NoThresholdError.
     """
-    early = np.sort([p.early for p in peaks])[::-1]
-    least = early[int(false_share * len(early))]  # it must be above
-    late = [p.late for p in peaks if p.late > max(least, p.early)]
+    least, late = standing_out(peaks, false_share)
     if not late:
         raise NoThresholdError(
             f"no success is recognised unless more than {100 * false_share:g} % of the {len(peaks)} episodes are "
             "called so wrongly: label more frames in a row, of more episodes, or raise false_share"
         )
     lowest = float(np.quantile(late, 1.0 - share))
-    return lowest - 1.0 if np.isneginf(least) else 0.5 * (float(least) + lowest)
+    return lowest - 1.0 if np.isneginf(least) else 0.5 * (least + lowest)
 
 
 @dataclass
@@ -204,7 +209,7 @@ def recognise(task: Task, episodes: Sequence[Labelled], inputs: Group, config: C
         bar=bar,
         frames=config.frames,
     )
-    return made, judged(peaks, split, values, label, bar, config.false_share)
+    return made, judged(peaks, split, values, label, bar, lambda others: threshold(others, config.false_share))
 
 
 def judged(
@@ -213,14 +218,13 @@ def judged(
     values: Array,
     label: Labels,
     bar: float,
-    false_share: float,
-    share: float = 1.0,
+    threshold_of: Callable[[Sequence[Peaks]], float],
 ) -> Figures:
     """Each part under the threshold of the other ones, so that none is judged by a threshold that it chose."""
     recognised = false = 0
     for held in split:
         try:
-            own = threshold([p for k, p in enumerate(peaks) if k not in held], false_share, share)
+            own = threshold_of([p for k, p in enumerate(peaks) if k not in held])
         except NoThresholdError:
             own = np.inf
         wrong = [peaks[k].early >= own for k in held]

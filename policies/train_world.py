@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.system.files import write_atomic
 from policies.collect import stored
-from policies.train_success import NoThresholdError, Peaks, judged, parts, threshold
+from policies.train_success import NoThresholdError, Peaks, judged, parts, standing_out, threshold
 from sim import spec
 from sim.engines.learned import LearnedWorld, Pairs, believed, differences, seen
 from sim.tasks import Task, make
@@ -48,7 +48,9 @@ class Config:
     held_out: float = field(default=0.15, metadata={"help": "share of episodes that judge what changes"})
     folds: int = field(default=5, metadata={"help": "parts that judge success, held out one after the other"})
     frames: int = field(default=3, metadata={"help": "in a row that must look like success"})
-    false_share: float = field(default=0.0, metadata={"help": "of held-out episodes that may be called so wrongly"})
+    false_share: float = field(
+        default=0.0, metadata={"help": "of episodes that may be called so wrongly; more where it must"}
+    )
     recognised: float = field(default=0.5, metadata={"help": "share of successes that must stand out from all others"})
     trusted: float = field(default=2.0, metadata={"help": "disagreement, in the largest of held-out episodes, that is"})
     members: int = field(default=5, metadata={"help": "of an ensemble"})
@@ -100,6 +102,7 @@ def train(config: Config) -> LearnedWorld:
     """Learn, measure, write the file. ValueError or DatasetError says what is wrong with the data."""
     import torch
 
+    from policies.learning.demonstrations import folders
     from policies.learning.world import Fitting, learn_moves, moves
     from policies.runner.log import Progress
     from sim.tasks.external.learned import told_of
@@ -107,7 +110,7 @@ def train(config: Config) -> LearnedWorld:
     task: Any = make(config.task)
     told = told_of(task)
     torch.set_num_threads(1)
-    recordings = recorded(task, config.data.split(","), config.episodes or sys.maxsize)
+    recordings = recorded(task, folders(config.data), config.episodes or sys.maxsize)
     count = max(1, round(config.held_out * len(recordings)))
     if len(recordings) < 4:
         raise ValueError(f"{config.data}: {len(recordings)} episodes of two steps or more; it takes 4")
@@ -127,6 +130,9 @@ def train(config: Config) -> LearnedWorld:
     room = np.float32(BEYOND) * np.ptp(states, axis=0)
     starts = np.cumsum([0, *(len(r.state) for r in recordings[:-1])])
     kept = np.flatnonzero(~np.concatenate([r.success for r in recordings]))
+    starts = starts[np.isin(starts, kept)]
+    if not len(starts):
+        raise ValueError(f"{config.data}: every episode begins with success, so there is nothing to learn")
     world = LearnedWorld(
         task=config.task,
         names=tuple(s.name for s in told),
@@ -195,9 +201,12 @@ def _success(recordings: list[Moments], pairs: Pairs, fitting: Any, config: Conf
     everything = np.concatenate([values[k] for k in range(len(recordings))])
     label = np.concatenate(labels)
     bar, share = bar_of(peaks, config.false_share, config.recognised)
-    figures = judged(peaks, split, everything, label, bar, share, config.recognised)
+    figures = judged(
+        peaks, split, everything, label, bar, lambda others: bar_of(others, config.false_share, config.recognised)[0]
+    )
     judge = learn_success(recordings, pairs, fitting, config.seed)
-    return judge, bar, {"success": figures.json()}
+    chosen = {"false_share": share, "standing_out": len(standing_out(peaks, share)[1])}
+    return judge, bar, {"success": figures.json() | chosen}
 
 
 def bar_of(peaks: Sequence[Peaks], false_share: float, recognised: float) -> tuple[float, float]:
@@ -221,6 +230,9 @@ def text(world: LearnedWorld) -> str:
     precision = "-" if success["precision"] is None else f"{100 * success['precision']:.1f} %"
     told = f"{success['recognised']} of {success['successes']} recognised, {success['false']} false"
     lines.append(f"  success: precision {precision}, {told}; AUROC {success['frame_auroc']:.4f}")
+    if "standing_out" in success:  # files of before had no such thing
+        allowed = f"{100 * success['false_share']:.1f} % of the episodes may be called so wrongly"
+        lines.append(f"  threshold: {success['standing_out']} successes stand out from all others; {allowed}")
     return "\n".join(lines)
 
 
@@ -234,6 +246,10 @@ def main(argv: Sequence[str]) -> None:
     print(text(world))
     if (precision := world.report["success"]["precision"]) is None or precision < PRECISE:
         print("warning: what it calls success is too often none: record more episodes, above all ones that succeed")
+    if world.report["success"]["recall"] < config.recognised:
+        print(
+            f"warning: it recognises less than recognised={config.recognised:g} of the successes: record more of them"
+        )
     print(f"world: {config.out}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 DEEPEST = 8  # groups in each other
 MEMBERS = 10_000  # of a group, and of those in it
 VALUES = 1 << 26  # numbers of a dataset
+CHUNK = 1 << 26  # bytes that are unpacked together
+SMALL = 1 << 22  # bytes of a chunk that may be larger than all that is in it
 
 
 def _library() -> Any:
@@ -57,7 +60,19 @@ def member(group: h5py.Group, name: str, most: int = VALUES) -> h5py.Group | h5p
     jpeg = h5py.check_vlen_dtype(held.dtype) == np.dtype(np.uint8)
     if held.size is None or held.size > most or not (jpeg or held.dtype.kind in "biufS"):
         raise DatasetError(f"{group.file.filename}: {name!r} holds {held.dtype} of shape {held.shape}")
+    chunk = math.prod(held.chunks or ()) * held.dtype.itemsize
+    if chunk > min(CHUNK, max(SMALL, held.nbytes)):
+        raise DatasetError(
+            f"{group.file.filename}: {name!r} of shape {held.shape} is packed by {held.chunks}, {chunk >> 20} MiB"
+        )
     return held
+
+
+def address(held: h5py.Group | h5py.Dataset) -> int:
+    """Where it lies in its file: the same for two names of the same."""
+    import h5py
+
+    return int(h5py.h5o.get_info(held.id).addr)
 
 
 def group(within: h5py.Group, name: str) -> h5py.Group:

@@ -5,7 +5,8 @@ text is what the file's name says, as in LIBERO's evaluations, else its own inst
 Signals and commands are those of `task=libero/NAME`: m and rad in the place of OSC_POSE's [-1, 1].
 
 In LIBERO's own files a picture was taken after the action beside it, in those played back before. The recorded states
-tell which; a frame here is what was seen and what was then done. An import that was interrupted continues.
+tell which; a frame here is what was seen and what was then done. An import that was interrupted continues, where what
+is there are the first of the episodes that would be written.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from deploy import cli
 from policies.collect import ACTION, PICTURES, REWARD, STATE, SUCCESS, elements
 from policies.datasets import bounds, hdf5
 from policies.datasets.features import Array, DatasetError, Feature, not_finite
+from policies.datasets.reader import Dataset
 from policies.datasets.writer import Writer
 from sim import spec
 from sim.language.libero import sentence
-from sim.tasks.external.libero import COMMANDS, RATE, STEP, TURN, measured, smaller
+from sim.tasks.external.libero import COMMANDS, RATE, SCALE, STEP, TURN, measured, smaller
 
 if TYPE_CHECKING:
     import h5py
@@ -41,7 +43,6 @@ NUMBERS = {"joint_states": 7, "gripper_states": 2, "ee_pos": 3, "ee_ori": 3}
 OBSERVED = ("auto", "after", "before")
 JOINTS = slice(1, 8)  # of a recorded state, which begins with the time
 UPSIDE_DOWN, UPRIGHT = "opengl", "opencv"  # robosuite's conventions
-SCALE = np.array([STEP] * 3 + [TURN] * 3 + [1.0])
 PART = 64  # pictures that are read together
 
 
@@ -106,6 +107,10 @@ def _inspected(path: Path) -> Source:
         sizes = {_shape(data, name) for name in demos}
         if len(sizes) > 1:
             raise DatasetError(f"pictures have {' and '.join(map(str, sorted(sizes)))} pixels")
+        parts = ("", *(f"/{part}" for part in ("actions", "obs", *(f"obs/{name}" for name in SEEN.values()))))
+        for part in parts:
+            if len({hdf5.address(data[name + part]) for name in demos}) < len(demos):
+                raise DatasetError(f"two demonstrations are the same: {demos[0] + part!r} or another has two names")
         return Source(path, text, convention == UPSIDE_DOWN, demos, sizes.pop())
 
 
@@ -113,8 +118,12 @@ def _checked_controller(told: str) -> None:
     """DatasetError when actions are said to mean something else than OSC_POSE's, or to come at another rate."""
     known = json.loads(told or "{}").get("env_kwargs", {})
     controller = known.get("controller_configs", {})
-    said = {"control_freq": known.get("control_freq", RATE), **(controller if isinstance(controller, dict) else {})}
-    usual = {"control_freq": RATE, "type": "OSC_POSE", "control_delta": True, "output_max": [STEP] * 3 + [TURN] * 3}
+    if not isinstance(controller, dict):
+        raise DatasetError(f"its attribute env_args has controller_configs {controller!r:.80}, which is no map")
+    said = {"control_freq": known.get("control_freq", RATE), **controller}
+    most = [STEP] * 3 + [TURN] * 3
+    usual = {"control_freq": RATE, "type": "OSC_POSE", "control_delta": True, "input_min": -1, "input_max": 1}
+    usual |= {"output_min": [-x for x in most], "output_max": most}
     for name, value in usual.items():
         if said.get(name, value) != value:
             raise DatasetError(f"its attribute env_args has {name} {said[name]!r:.80}, not {value!r}")
@@ -257,6 +266,22 @@ def _episodes(source: Source, size: int, observed: str, skipped: int) -> Iterato
             yield frames
 
 
+def _check_there(config: Config, sources: Sequence[Source], size: int) -> None:
+    """DatasetError unless the episodes in `out` are the first of those that are to be there."""
+    dataset, wanted = Dataset(config.out), [(source, name) for source in sources for name in source.demos]
+    other = "take another folder, or the source and the settings that it was begun with"
+    if len(dataset) > len(wanted):
+        raise DatasetError(f"{config.out} has {len(dataset)} episodes, {config.source} {len(wanted)}: {other}")
+    for k, (found, (source, _)) in enumerate(zip(dataset.episode_tasks, wanted, strict=False)):
+        if found != source.text:
+            raise DatasetError(f"{config.out}: episode {k} is {found!r:.80}, not {source.text!r:.80}: {other}")
+    last = len(dataset) - 1
+    source, name = wanted[last]
+    frames = next(_episodes(source, size, config.observed, source.demos.index(name)))
+    if not np.array_equal(dataset.read(ACTION, last), frames[ACTION]):
+        raise DatasetError(f"{config.out}: episode {last} does not have the actions of {source.path}: {name}; {other}")
+
+
 def convert(config: Config) -> int:
     """Import what is not yet in `out`; the number of episodes there. Raises DatasetError naming what is wrong.
 
@@ -270,6 +295,8 @@ def convert(config: Config) -> int:
                 f"{source.path}: pictures of {source.pixels} pixels cannot be made {size} by whole means"
             )
     with Writer(config.out, round(RATE), _features(size, config.film), "panda") as writer:
+        if len(writer):
+            _check_there(config, sources, size)
         first = 0
         for source in sources:
             for frames in _episodes(source, size, config.observed, max(0, len(writer) - first)):

@@ -91,8 +91,13 @@ def privileged(episodes: Sequence[Episode], known: spec.Group, setting: str) -> 
 
 
 def folders(names: str) -> list[str]:
-    """Of datasets: parted by commas, unless one has a comma in its name."""
-    return [names] if Path(names).exists() else names.split(",")
+    """Of datasets: parted by commas, unless one has a comma in its name. ValueError where one is named twice."""
+    found = [names] if Path(names).exists() else names.split(",")
+    if "" in found:
+        raise ValueError(f"{names!r} has a comma without a folder beside it")
+    if len({Path(name).resolve() for name in found}) < len(found):
+        raise ValueError(f"{names!r} names the same folder twice")
+    return found
 
 
 def recorded(task: Task, config: Shown, seed: int) -> list[Episode]:

@@ -55,5 +55,5 @@ class Archive:
             return make(about, arrays)
         except self.error:
             raise
-        except (BadZipFile, EOFError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
+        except (BadZipFile, EOFError, KeyError, IndexError, TypeError, ValueError, ArithmeticError, OSError) as error:
             raise self.error(f"{path}: {self.no}, or damaged ({error})") from None

@@ -22,6 +22,7 @@ Array = NDArray[np.float32]
 KIND = "learned world"
 VERSION = 1
 LARGEST = 256 * 2**20  # bytes of a file
+MEMBERS = 64  # of an ensemble, at most
 MOST = 64.0  # deviations from what was recorded, beyond which nothing is told apart
 
 
@@ -56,7 +57,7 @@ class Perceptrons:
         """ValueError when shapes do not fit, or a number is not finite or a scale not positive."""
         sizes = [inputs, *(w.shape[-1] for w in self.weights)]
         members = self.weights[0].shape[0] if self.weights else 0
-        fits = self.shift.shape == self.scale.shape == (inputs,) and sizes[-1] == outputs and members > 0
+        fits = self.shift.shape == self.scale.shape == (inputs,) and sizes[-1] == outputs and 0 < members <= MEMBERS
         for weight, bias, before, after in zip(self.weights, self.biases, sizes[:-1], sizes[1:], strict=True):
             fits &= weight.shape == (members, before, after) and bias.shape == (members, 1, after)
         finite = all(np.isfinite(a).all() for a in (self.shift, self.scale, *self.weights, *self.biases))
@@ -179,6 +180,9 @@ class LearnedWorld:
         inside = first.ndim == 1 and len(first) and first.min() >= 0 and first.max() < len(moments)
         if not (shaped and inside and all(np.isfinite(a).all() for a in (moments, changes, *rows.values()))):
             raise ValueError("recorded moments do not fit, or are not finite")
+        frames, bar, cut = int(about.get("frames", 1)), float(about["bar"]), float(about["cut"])  # once without frames
+        if frames < 1 or np.isnan(bar) or np.isnan(cut):
+            raise ValueError(f"frames, bar and cut are {frames}, {bar} and {cut}")
         report = about["report"]
         if not isinstance(report, dict):
             raise ValueError("its description is not one")
@@ -188,9 +192,9 @@ class LearnedWorld:
             moves=nets["moves"],
             change=rows["change"],
             success=nets["success"],
-            bar=float(about["bar"]),
-            frames=int(about.get("frames", 1)),  # files of before had no such thing
-            cut=float(about["cut"]),
+            bar=bar,
+            frames=frames,
+            cut=cut,
             moments=moments,
             changes=changes,
             first=first,

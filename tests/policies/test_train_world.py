@@ -162,7 +162,7 @@ def test_own_successes_are_cloned_and_learning_continues_exactly(tmp_path):
         continued = others[k]
         assert [*continued.learn()] == rows[k + 1 :]
         resumed.same(continued.state_dict(), others[-1].state_dict())
-    for wrong in ({"iterations": 0}, {"added": -1.0}, {"shown": 1.0}, {"alike": 0}):
+    for wrong in ({"iterations": 0}, {"added": -1.0}, {"shown": 1.0}, {"alike": 0}, {"num_envs": 75}, {"num_envs": 70}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SelfImitationConfig(**wrong)
     with pytest.raises(ValueError, match="own successes are kept as numbers"):
@@ -174,6 +174,9 @@ def test_demonstrations_may_lie_in_several_folders(data, tmp_path):
     odd = tmp_path / "a,b"
     odd.mkdir()
     assert folders(str(odd)) == [str(odd)]
+    for wrong, why in ((f"{data},", "a comma without a folder"), (f"{data},{data}/", "names the same folder twice")):
+        with pytest.raises(ValueError, match=why):
+            folders(wrong)
 
 
 def test_the_base_is_recorded_until_it_has_succeeded_often_enough(tmp_path, monkeypatch, data):
@@ -192,11 +195,27 @@ def test_the_base_is_recorded_until_it_has_succeeded_often_enough(tmp_path, monk
     asked.clear()
     assert train_in_world._measured(dataclasses.replace(config, successes=99), "base.onnx", 0).episodes == 35
     assert asked == [10, 20, 30, 35]
+    asked.clear()  # it was interrupted as it recorded on: it asks for the same numbers
+    monkeypatch.setattr(train_in_world, "stored", lambda task, folder, count: found[: max(asked[-1], 25)][:count])
+    assert train_in_world._measured(dataclasses.replace(config, successes=99), "base.onnx", 0).episodes == 35
+    assert asked == [10, 20, 30, 35]
     asked.clear()
     train_in_world._measured(dataclasses.replace(config, successes=99), "other.onnx", 1)
     assert asked == [10]
     with pytest.raises(ValueError, match="most >= episodes"):
         dataclasses.replace(config, most=5)
+
+
+def test_the_threshold_is_reported_and_what_is_missed_is_warned_of(path, monkeypatch, capsys):
+    world = LearnedWorld.load(path, TOLD, 2)
+    success = world.report["success"]
+    assert success["false_share"] == 0.02 and 0 < success["standing_out"] <= success["successes"]
+    assert f"{success['standing_out']} successes stand out from all others; 2.0 %" in train_world.text(world)
+    monkeypatch.setattr(train_world, "train", lambda config: world)
+    for recall, warned in ((0.4, True), (0.5, False)):
+        success["recall"] = recall
+        train_world.main([f"task={TOY}", "data=somewhere", "out=world.npz"])
+        assert ("less than recognised=0.5 of the successes" in capsys.readouterr().out) == warned
 
 
 @pytest.mark.parametrize(("precision", "warned"), [(None, True), (0.6, True), (0.95, False)])
@@ -277,6 +296,13 @@ def damaged(path, tmp_path, **changed):
     return str(out)
 
 
+def described(path, tmp_path, **changed):
+    """A copy that says something else of itself."""
+    with np.load(path, allow_pickle=False) as file:
+        about = json.loads(file["about"].tobytes()) | changed
+    return damaged(path, tmp_path, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
+
+
 def test_files_that_are_none_are_refused(path, tmp_path):
     short = tmp_path / "short.npz"
     with open(path, "rb") as file:
@@ -297,6 +323,9 @@ def test_files_that_are_none_are_refused(path, tmp_path):
     for file, complaint in (
         (damaged(path, tmp_path, about=other), "it was learned of quad_hover, not of"),
         (damaged(path, tmp_path, **{"moves.w0": np.zeros((5, 3, 64), np.float32)}), "shapes do not fit"),
+        (described(path, tmp_path, frames=0), "frames, bar and cut are 0"),
+        (described(path, tmp_path, frames=float("inf")), "damaged .*infinity"),
+        (described(path, tmp_path, bar=float("nan")), "frames, bar and cut are 1, nan"),
         (damaged(path, tmp_path, first=np.array([10**6])), "recorded moments do not fit"),
     ):
         with pytest.raises(WorldFileError, match=complaint):

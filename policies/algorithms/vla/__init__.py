@@ -104,6 +104,11 @@ class VlaConfig(Shown):
             raise ValueError(f"shares of a batch must be in 0..{self.batch_size} (batch_size), got {self.shares}")
         if not 0.0 <= self.refused < 1.0 or (self.refused and not self.network.choice):
             raise ValueError(f"refused must be in 0..1, below 1, and goes with network.choice=true, got {self.refused}")
+        if self.pretrained.folder and self.network.choice:
+            raise ValueError(
+                "a pretrained policy hears words itself: algorithm.network.choice and algorithm.refused go without "
+                "algorithm.pretrained"
+            )
         if self.micro_batch < 0:
             raise ValueError(f"micro_batch must not be negative, got {self.micro_batch}")
         if self.tokens == "fast" and self.network.parallel and not self.pretrained.folder:
@@ -138,8 +143,11 @@ class Vla(Stateful):
         self._seen: tuple[list[Episode], Demonstrations] | None = None
         self.shown: list[Episode] = []  # what it has cloned in this process, without the pictures
         self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
+        things = self._things()
+        if config.refused and things < 2:
+            raise ValueError(f"{task.name} can be asked for one thing only: there is no other to refuse; set refused=0")
         with enough():
-            self.encoder, self.policy = self.head.begin(Referents.of(task, self._things()), seed, device)
+            self.encoder, self.policy = self.head.begin(Referents.of(task, things), seed, device)
             self.average = copy.deepcopy(self.policy)
         self.grounding: Grounding | None = self.policy.grounding if isinstance(self.policy, Looking) else None
         self.choices: Choices | None = self.policy.choices if isinstance(self.policy, Looking) else None
@@ -222,7 +230,7 @@ class Vla(Stateful):
     def _shown(self) -> tuple[Told, Sentences]:
         """What is learned from, and what may have been said."""
         episodes, shown = self._demonstrations()
-        self._seen = None
+        self.forget()
         looked = {s.name for s in spec.pictures(self.task.policy)}
         self.shown = [
             replace(episode, signals={name: told for name, told in episode.signals.items() if name not in looked})
@@ -248,6 +256,10 @@ class Vla(Stateful):
             episodes = demonstrated(self.task, self.config, self.seed)
             self._seen = episodes, Demonstrations.of(episodes, self.task, self.config.horizon)
         return self._seen
+
+    def forget(self) -> None:
+        """What was demonstrated is not kept any longer: it is learned from, or will not be."""
+        self._seen = None
 
     def _drawn(self, shown: Told, sentences: Sentences, index: Tensor) -> Batch:
         """Some steps, with what is random: which words of a sentence are left out, what is measured and seen."""
@@ -309,3 +321,5 @@ class Vla(Stateful):
         for stage, own in zip(self.stages, state["stages"], strict=True):
             stage.load_state_dict(own)
         self.generator.set_state(state["generator"])
+        if self.done >= self.config.updates:
+            self.forget()

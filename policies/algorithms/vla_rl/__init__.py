@@ -122,6 +122,7 @@ class VlaRl(Stateful):
         if config.start:
             self.started = take(self.cloning.average, config.start)
             self.cloning.done = config.clone.updates
+            self.cloning.forget()
         self.generator = torch.Generator().manual_seed(seed)
         head = self.cloning.head
         if not isinstance(head, TokenHead):

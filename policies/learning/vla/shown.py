@@ -86,15 +86,16 @@ def held(chunk: Array, horizon: int, parts: int) -> Array:
 def asked_of(episodes: Sequence[Episode], task: HasWords, words: WordPiece) -> tuple[list[int], list[tuple[str, ...]]]:
     """Which thing each episode was asked for, and what may be said for each thing.
 
-    First come the task's own, for each of which any of its sentences may be said; a sentence that is none of theirs,
-    as in a dataset from elsewhere, stands for itself.
+    First come the task's own, for each of which any of its sentences may be said: what several are asked for by, the
+    first of them. A sentence that is none of theirs, as in a dataset from elsewhere, stands for itself.
     """
     (told,) = spec.tokens(task.policy)
     said = [instructions.learned for instructions in task.instructions]
     known: dict[bytes, int] = {}
     for thing, instructions in enumerate(task.instructions):
         for some in (instructions.learned, instructions.held_out):
-            known |= dict.fromkeys((row.tobytes() for row in words.encode(some, told.shape[0])[0]), thing)
+            for row in words.encode(some, told.shape[0])[0]:
+                known.setdefault(row.tobytes(), thing)
     asked = []
     for episode in episodes:
         row = np.asarray(episode.signals[told.name][0], np.int64)

@@ -51,6 +51,11 @@ class SelfImitationConfig:
         for name in ("iterations", "episodes", "num_envs", "updates", "held", "alike"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_envs % 2 or self.episodes % self.num_envs:
+            raise ValueError(
+                f"num_envs is even, since every second scene is played as learned, and divides episodes, got "
+                f"{self.num_envs} and {self.episodes}"
+            )
         if self.added < 0.0 or not 0.0 < self.shown < 1.0:
             raise ValueError(f"needs added >= 0 and 0 < shown < 1, got {self.added} and {self.shown}")
 
@@ -90,8 +95,7 @@ class SelfImitation:
                 self.iteration += 1
                 before, self.clone = self.clone, self._another()
                 if self.iteration > 1:  # it goes on from its own weights
-                    for name in ("network", "average"):
-                        getattr(self.clone, name).load_state_dict(getattr(before, name).state_dict())
+                    self.clone.network.load_state_dict(before.network.state_dict())
             for metrics in self.clone.learn(self._data(successes)):
                 done = self.iteration - 1 + self.clone.done / self.clone.config.updates
                 progress = {"progress": done / self.config.iterations, "env_steps": float(self.env_steps)}
@@ -120,7 +124,7 @@ class SelfImitation:
     def _play(self) -> None:
         """An iteration's episodes: whatever succeeded joins what is kept."""
         config, made, plain = self.config, list[Course](), list[bool]()
-        num, own = min(config.num_envs, config.episodes), stream(self.seed, TRAINING)
+        num, own = config.num_envs, stream(self.seed, TRAINING)
         first = self.iteration * config.episodes
         with closing(make_env(self.task, num, own)) as env:
             for begun in range(first, first + config.episodes, num):

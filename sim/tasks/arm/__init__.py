@@ -57,6 +57,8 @@ class Settings:
         for name in self.cameras:
             if name not in CAMERAS:
                 raise ValueError(f"camera {name!r} is not one of {', '.join(CAMERAS)}")
+        if len({*self.cameras}) < len(self.cameras):
+            raise ValueError(f"cameras are different ones, got {', '.join(self.cameras)}")
         if not 1 <= self.steps <= 1000:
             raise ValueError(f"steps must be between 1 and 1000, got {self.steps}")
 

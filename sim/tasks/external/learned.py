@@ -36,7 +36,7 @@ class Settings:
     steps: int = 60  # of an episode at most
     anywhere: float = 0.5  # share of episodes that begin at any recorded moment; others where an episode began
     penalty: bool = True  # whether to be where nothing was recorded is to be lost
-    agree: float = 0.6  # share of the members that must end with success if they are sent the same commands
+    agree: float = 0.6  # share of the members that must also have seen success once, sent the same commands
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0.0 <= self.anywhere <= 1.0:
@@ -123,7 +123,7 @@ class Imagined:
         self._member = np.zeros(num, np.int64)
         self._each = np.zeros((members, *self._state.shape), np.float32)  # where each member alone would be by now
         self._each_last = np.zeros_like(self._each)
-        self._agreed = np.zeros((members, num), bool)  # who of them sees success, since the episode does
+        self._agreed = np.zeros((members, num), bool)  # who of them has seen success when the episode did, once
         self._needed = math.ceil(task.inside.agree * members - 1e-6)
         self._apart = np.zeros(num, np.float32)
         self._believed = np.zeros(num, np.int64)  # frames in a row that looked like success

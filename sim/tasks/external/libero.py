@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sim.env import Array, NoExpertError, outcome_scores
 from sim.language import SENTENCES, Instructions
 from sim.language.folder import encoder_folder, tokeniser
-from sim.language.libero import instructions
+from sim.language.libero import instructions, sentence
 from sim.language.wordpiece import MOST, WordPiece
 from sim.robots import Robot
 from sim.spec import Group, Signal, numbers
@@ -59,6 +59,8 @@ def pictures(pixels: int) -> Group:
     """What its cameras see."""
     return tuple(Signal(name, (pixels, pixels, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in VIEWS)
 
+
+SCALE: NDArray[np.float64] = np.array([STEP] * 3 + [TURN] * 3 + [1.0])  # of OSC_POSE's actions, to commands
 
 COMMANDS: Group = (
     Signal("hand_step", (3,), "m", "world", -STEP, STEP),  # from where the hand is
@@ -190,8 +192,8 @@ class Libero:
         return episode % len(self.members)
 
     def others(self, number: int) -> tuple[Instructions, ...]:
-        """What the suite's other tasks are asked for by."""
-        said = (name for name in self.siblings if name != self.members[number])
+        """What the suite's other tasks are asked for by, but for those that are asked for by the same."""
+        said = (name for name in self.siblings if sentence(name) != sentence(self.members[number]))
         return tuple(instructions(f"libero/{self.collection}/{name}", name) for name in said)
 
     def open(self, num: int, seed: int) -> LiberoScenes:

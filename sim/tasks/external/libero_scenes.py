@@ -18,7 +18,7 @@ from sim import spec
 from sim.env import Array, Step, world_of
 from sim.language import SAID
 from sim.language.wordpiece import MOST
-from sim.tasks.external.libero import NAMED, SEEN, STEP, TURN, VIEWS, smaller
+from sim.tasks.external.libero import NAMED, SCALE, SEEN, VIEWS, smaller
 
 if TYPE_CHECKING:
     from sim.tasks.external.libero import Libero
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 WAIT = 10  # control steps before an episode, in which things come to rest; of LIBERO's usual evaluation
 IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])  # the hand stays, open
 TRIES = 100  # to place things so that none touch
+KEPT = 10  # scenes that nobody uses now, at most, or as many as are stepped together; 0.3 to 1 GB each
 STARTS_LARGEST = 1 << 24  # bytes of a file of starts
 COLLISION = 0  # the group of geometries that robosuite does not draw
-SCALE = np.array([STEP] * 3 + [TURN] * 3 + [1.0])
 
 Double = NDArray[np.float64]
 
@@ -161,23 +161,40 @@ class LiberoScenes:
         self.task, self.num, self.seed = task, num, seed
         self.chosen = np.zeros(num, np.int64)
         self.scenes: list[Scene | None] = [None] * num
-        self._idle: list[list[Scene]] = [[] for _ in task.members]  # to be used again, per task
+        self._idle: list[tuple[int, Scene]] = []  # to be used again: of which task; the newest come last
         self._said = np.zeros((num, MOST), np.int64)
         self._shown = {s.name: np.zeros((num, *s.shape), np.uint8) for s in spec.pictures(task.policy)}
         self._moved: set[int] = set()  # rows whose pictures are out of date
         self._cameras: dict[tuple[int, int, int], Any] = {}  # task, height, width
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
-        self.rest(rows)
+        self._put_back(rows)
         for row, episode in zip(rows, episodes, strict=True):
             number = self.chosen[row] = self.task.asked(episode, self.seed)
-            idle = self._idle[number]
             with world_of(self.task.name, row):
-                collection = self.task.collection
-                scene = self.scenes[row] = idle.pop() if idle else Scene(collection, self.task.members[number])
+                scene = self.scenes[row] = self._taken(int(number))
                 scene.begin([self.seed, episode], self._start(scene, episode))
             self._said[row] = self._sentence(int(number), episode)
         self._moved.update(rows)
+        self._give_back()
+
+    def _taken(self, number: int) -> Scene:
+        """A scene of that task, which nobody uses."""
+        for k, (task, scene) in reversed([*enumerate(self._idle)]):
+            if task == number:
+                del self._idle[k]
+                return scene
+        return Scene(self.task.collection, self.task.members[number])
+
+    def _give_back(self) -> None:
+        """The oldest of the scenes that nobody uses, and the cameras of tasks of which there is none any longer."""
+        while len(self._idle) > max(KEPT, self.num):
+            _, scene = self._idle.pop(0)
+            scene.close()
+        used = {int(self.chosen[row]) for row, scene in enumerate(self.scenes) if scene is not None}
+        used |= {number for number, _ in self._idle}
+        for key in [key for key in self._cameras if key[0] not in used]:
+            self._cameras.pop(key).close()
 
     def _start(self, scene: Scene, episode: int) -> int | None:
         """The start of an episode: each in turn, from another one on with every seed."""
@@ -198,10 +215,15 @@ class LiberoScenes:
         return tokens
 
     def rest(self, rows: Sequence[int]) -> None:
+        self._put_back(rows)
+        self._give_back()
+
+    def _put_back(self, rows: Sequence[int]) -> None:
+        """Nobody uses these rows' scenes now."""
         for row in rows:
             scene, self.scenes[row] = self.scenes[row], None
             if scene is not None:
-                self._idle[self.chosen[row]].append(scene)
+                self._idle.append((int(self.chosen[row]), scene))
         self._moved.difference_update(rows)
 
     def observe(self) -> dict[str, Array]:
@@ -262,7 +284,7 @@ class LiberoScenes:
     def close(self) -> None:
         for camera in self._cameras.values():
             camera.close()
-        for scene in [*self.scenes, *(scene for idle in self._idle for scene in idle)]:
+        for scene in [*self.scenes, *(scene for _, scene in self._idle)]:
             if scene is not None:
                 scene.close()
-        self.scenes, self._idle = [None] * self.num, [[] for _ in self.task.members]
+        self.scenes, self._idle, self._cameras = [None] * self.num, [], {}

@@ -64,6 +64,8 @@ class WordsSettings(Settings):
         self.tasks = [one for name in self.tasks for one in (names(name) if name in COLLECTIONS else [name])]
         if odd := [name for name in self.cameras if name not in VIEWS]:
             raise ValueError(f"camera {odd[0]!r} is not one of {', '.join(VIEWS)}")
+        if len({*self.cameras}) < len(self.cameras):
+            raise ValueError(f"cameras are different ones, got {', '.join(self.cameras)}")
         if not self.tasks or len({*self.tasks}) < len(self.tasks):
             raise ValueError(f"tasks are different ones, at least one, got {', '.join(self.tasks) or 'none'}")
 

@@ -9,7 +9,10 @@ import torch
 
 from policies.algorithms.vla import Vla, VlaConfig
 from policies.algorithms.vla_rl import VlaRl, VlaRlConfig
+from policies.collect import demonstrate
 from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.pretrained import PretrainedConfig
+from policies.learning.vla.shown import asked_of
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint
@@ -139,6 +142,32 @@ def test_who_is_told_what_a_scene_is_not_of_stands_still(head):
     assert still.abs().max() < 0.1  # the middle of 16 bins
     again = cloning(head)._drawn(told, sentences, index)
     assert (again["truth"] == told.truth).all() and (again["wanted"] == told.wanted).all()
+
+
+def test_there_is_another_thing_to_refuse(monkeypatch):
+    monkeypatch.setattr(ToyWords, "instructions", SAID[:1])
+    with pytest.raises(ValueError, match="asked for one thing only: there is no other to refuse"):
+        cloning(refused=0.1)
+    with pytest.raises(ValueError, match="choice and algorithm.refused go without algorithm.pretrained"):
+        VlaConfig(network=NETWORK, pretrained=PretrainedConfig(folder="x"))
+
+
+def test_what_was_demonstrated_is_not_kept_when_it_is_learned():
+    made = cloning(updates=1)
+    made._demonstrations()
+    state = made.state_dict()
+    made.load_state_dict(state)
+    assert made._seen is not None
+    made.load_state_dict({**state, "done": 1})
+    assert made._seen is None
+
+
+def test_what_several_are_asked_for_by_is_the_first_of_them(monkeypatch):
+    task = ToyWords()
+    monkeypatch.setattr(task, "instructions", (SAID[0], SAID[0], SAID[1]))
+    episodes = [*demonstrate(ToyWords(), 4, 0, 0.0)]
+    asked, said = asked_of(episodes, task, task.words)
+    assert {*asked} == {0, 2} and len(said) == 3
 
 
 @pytest.mark.parametrize("settings", [{"refused": 1.0}, {"refused": -0.1}, {"refused": 0.5, "network": TinyConfig()}])

@@ -105,6 +105,51 @@ def test_an_interrupted_import_continues(tmp_path, capsys):
         np.testing.assert_array_equal(other.episode(k)["action"], whole.episode(k)["action"])
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: write(folder / "a_demo.hdf5", [demonstration(seed=7)]), "episode 0 is 'open it', not 'a'"),
+        (
+            lambda folder: write(folder / "open_it_demo.hdf5", [demonstration(seed=8)]),
+            "2 episodes, .* 1: take",
+        ),
+        (
+            lambda folder: write(folder / "open_it_demo.hdf5", [demonstration(seed=k) for k in (0, 8)]),
+            "episode 1 does not have the actions of .*open_it_demo.hdf5: demo_1; take another folder",
+        ),
+    ],
+)
+def test_an_import_of_something_else_does_not_continue(tmp_path, change, message):
+    write(tmp_path / "in" / "open_it_demo.hdf5", [demonstration(seed=k) for k in range(2)])
+    converted(tmp_path)
+    assert len(converted(tmp_path)) == 2
+    with pytest.raises(DatasetError, match="episode 1 does not have the actions"):
+        converted(tmp_path, observed="before")
+    change(tmp_path / "in")
+    with pytest.raises(DatasetError, match=message):
+        converted(tmp_path)
+    assert len(Dataset(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize("part", ["demo_0", "demo_0/obs", "demo_0/actions", "demo_0/obs/agentview_rgb"])
+def test_demonstrations_with_two_names_are_refused(tmp_path, part):
+    path = write(tmp_path / "in" / f"{NAME}_demo.hdf5", [demonstration()] * 2)
+    with h5py.File(path, "a") as file:
+        del file["data"][part.replace("0", "1")]
+        file["data"][part.replace("0", "1")] = file["data"][part]
+    with pytest.raises(DatasetError, match="two demonstrations are the same"):
+        converted(tmp_path)
+
+
+def test_chunks_that_memory_cannot_hold_are_not_unpacked(tmp_path):
+    path = write(tmp_path / "in" / f"{NAME}_demo.hdf5", [changed("obs/agentview_rgb", nothing)])
+    with h5py.File(path, "a") as file:  # a chunk of a gigabyte for six pictures
+        told = {"chunks": (20_000, 128, 128, 3), "maxshape": (None, 128, 128, 3), "compression": "gzip"}
+        file["data/demo_0/obs"].create_dataset("agentview_rgb", (6, 128, 128, 3), np.uint8, **told)
+    with pytest.raises(DatasetError, match=r"'agentview_rgb' of shape \(6, 128, 128, 3\) is packed by .*, 937 MiB"):
+        converted(tmp_path)
+
+
 def changed(name, change):
     """A demonstration with something else under a name; None: nothing."""
     demo = demonstration()
@@ -180,6 +225,16 @@ def test_when_things_were_seen_can_be_said(tmp_path):
             f"{NAME}_demo.hdf5",
             {"env_args": json.dumps({"env_kwargs": {"control_freq": 10}})},
             r"env_args has control_freq 10, not 20\.0",
+        ),
+        (
+            f"{NAME}_demo.hdf5",
+            {"env_args": json.dumps({"env_kwargs": {"controller_configs": [CONTROLLER]}})},
+            "env_args has controller_configs .* which is no map",
+        ),
+        (
+            f"{NAME}_demo.hdf5",
+            {"env_args": json.dumps({"env_kwargs": {"controller_configs": {**CONTROLLER, "input_max": 2}}})},
+            "env_args has input_max 2, not 1",
         ),
         (f"{NAME}_demo.hdf5", {"env_args": "[1]"}, "it is damaged: AttributeError"),
     ],

@@ -264,6 +264,7 @@ def test_a_cube_in_the_air_and_one_that_is_off_the_table_count(folder):
         ({"colours": ["red", "mauve"]}, "colour 'mauve' is not one of red, green, blue, yellow"),
         ({"sentences": "shouted"}, "is not one of learned, held_out, wrong"),
         ({"combinations": "wrong"}, "combinations 'wrong' is not one of learned, held_out"),
+        ({"cameras": ["side_camera"] * 2}, "cameras are different ones, got side_camera, side_camera"),
         ({"cameras": ["eye"]}, "camera 'eye' is not one of wrist_camera"),
         ({"encoder": "/nowhere"}, "no folder of a sentence encoder"),
         ({"steps": 0}, "between 1 and 1000"),

@@ -17,7 +17,7 @@ from sim.env import NoExpertError
 from sim.language.libero import instructions, sentence
 from sim.tasks import make
 from sim.tasks.abilities import HasWords, judged
-from sim.tasks.external import libero
+from sim.tasks.external import libero, libero_scenes
 from tests.policies.datasets.libero_files import demonstration, write
 from tests.policies.language.tiny_bert import written
 
@@ -179,6 +179,29 @@ def test_scenes(bowl):
     assert done[-1]
     assert env.render(1, 48, 64).shape == (48, 64, 3)
     env.close()
+
+
+@installed
+@pytest.mark.slow
+def test_scenes_and_cameras_that_nobody_uses_are_given_back(bowl, monkeypatch):
+    monkeypatch.setattr(libero_scenes, "KEPT", 1)
+    task = make("libero/libero_goal", encoder=bowl.config.encoder, fine=False, pixels=32)
+    env = task.open(1, 3)
+    seen = []
+    for episode in (0, 1, 2, 0, 1):
+        env.reset([0], [episode])
+        seen.append(env.observe()["agentview"])
+        assert len(env._idle) <= 1 and {key[0] for key in env._cameras} <= {episode, *(k for k, _ in env._idle)}
+    for first, again in ((0, 3), (1, 4)):
+        np.testing.assert_array_equal(seen[first], seen[again])
+    env.close()
+
+
+def test_another_sentence_is_another(monkeypatch, tmp_path):
+    names = (*NAMES, "KITCHEN_SCENE2_put_the_bowl_on_the_plate")
+    monkeypatch.setattr(libero, "suite", lambda name: names)
+    task = make("libero/libero_90", encoder=told(tmp_path))
+    assert [len(task.others(k)) for k in range(4)] == [3, 3, 2, 2]
 
 
 @installed

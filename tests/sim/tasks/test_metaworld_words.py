@@ -182,6 +182,7 @@ def test_the_plain_picture_shows_the_same_table(folder):
         ({"tasks": []}, "at least one"),
         ({"tasks": ["drawer-close-v3"] * 2}, "different"),
         ({"tasks": ["coffee-push-v3"]}, "has no instructions in words"),
+        ({"cameras": ["side_camera"] * 2}, "cameras are different ones, got side_camera, side_camera"),
         ({"cameras": ["wrist_camera"]}, "'wrist_camera' is not one of front_camera, side_camera"),
         ({"sentences": "shouted"}, "is not one of learned, held_out, wrong"),
         ({"encoder": "/nowhere"}, "no folder of a sentence encoder"),
