@@ -117,11 +117,11 @@ def improve(config: Config) -> list[dict[str, Any]]:
     _check(config, out / "settings.json")
     base = config.base or _cloned(config, out / "base")
     policies, rows = [_measured(config, base, 0)], list[dict[str, Any]]()
+    best = policies[0]
     for k in range(1, config.rounds + 1):
         data = [config.demonstrations, *(one.recorded for one in policies)]
         file = out / f"round_{k}" / "world.npz"
         world = _world(config, data, file)
-        best = max(policies, key=lambda one: one.share)
         made = _improved(config, best.policy, data, file, out / f"round_{k}" / "inside")
         policies.append(_measured(config, made, k))
         rows.append(_row(config, k, policies, world))

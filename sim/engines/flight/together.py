@@ -24,6 +24,7 @@ class FlightTogether(Flight):
             raise ValueError(f"vehicles in one airspace fly on the CPU only, got device {device!r}")
         super().__init__(robot, num, dt, downwash=each)
         self.nearest = np.full(num, np.inf, np.float32)
+        self.before = self.state[:, POSITION : POSITION + 3].copy()  # where all were before the last step, m
 
     def read(self, name: str) -> Array:
         if name in ("wash", "nearest"):
@@ -37,7 +38,7 @@ class FlightTogether(Flight):
 
     def advance(self, told: Array) -> None:
         """The same under (blocks, 4, LANES)."""
-        before = self.state[:, POSITION : POSITION + 3].copy()
+        self.before[:] = self.state[:, POSITION : POSITION + 3]
         blow(self.state, self.values, self.derived, self.downwash, self.washed)
         step_blocks(self.state, self.derived, told, self.substep, self.substeps)
-        meet(before, self.state, self.downwash, self.nearest)
+        meet(self.before, self.state, self.downwash, self.nearest)

@@ -104,8 +104,7 @@ class Rehearsal(Swarm):
         """How the sum of the costs of a state changes with it, (blocks, STATE_ROWS, LANES)."""
         state = self.flight.state
         out[:] = -self.weights["crowd"] * self._slopes
-        off, moving = now["position"] - now["target_position"], self._moving(now)
-        far = np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
+        (off, far), moving = self._away_from_place(now), self._moving(now)
         # Of the speed aside, which falls with the distance: turned back, and along the way to its place.
         back = (moving @ RIGHT.T - off * (moving * (off @ RIGHT)).sum(axis=1, keepdims=True) / far**2) / far
         slope = -self.weights["away"] * off / away[:, None] - 2.0 * self.weights["speed"] * np.float32(ASIDE) * back
@@ -116,10 +115,14 @@ class Rehearsal(Swarm):
 
     def _moving(self, now: Mapping[str, Array]) -> Array:
         """Velocities (num, 3) relative to those that cost nothing."""
-        off = now["position"] - now["target_position"]
-        far = np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
+        off, far = self._away_from_place(now)
         moving: Array = now["linear_velocity"] - now["target_velocity"] + np.float32(ASIDE) * (off @ RIGHT) / far
         return moving
+
+    def _away_from_place(self, now: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Ways (num, 3) from their places, m, and lengths of these (num, 1), ROUND at least."""
+        off = now["position"] - now["target_position"]
+        return off, np.sqrt((off * off).sum(axis=1, keepdims=True) + np.float32(ROUND * ROUND))
 
     def _terms(self, now: Mapping[str, Array], before: Array, ends: NDArray[np.bool_]) -> dict[str, Array]:
         with np.errstate(invalid="ignore", over="ignore"):

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from sim.engines.flight.airspace import crowd, meet, view
 from sim.engines.flight.pillars import graze, look_around, too_near
-from sim.engines.flight.rows import POSITION
 from sim.engines.flight.together import FlightTogether
 from sim.engines.vector.blocks import blocks, from_lanes, sane, to_lanes
 from sim.engines.vector.rows import tell
@@ -193,10 +192,9 @@ class Swarm:
         told = pack(self.task.commands, command)
         self.lost |= ~np.isfinite(told).all(axis=1)
         told = np.clip(sane(told), self._low, self._high)
-        earlier = self.flight.state[:, POSITION : POSITION + 2].copy()
         self.flight.advance(self._actuators.send(to_lanes(told)))
         if self.task.config.obstacles:
-            graze(earlier, self.flight.state, self.each, self._pillars, self.gap)
+            graze(self.flight.before, self.flight.state, self.each, self._pillars, self.gap)
         self.age += 1
         before, self._told = self._told, told
         self._look()
