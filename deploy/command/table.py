@@ -49,6 +49,7 @@ GROUPS = {
         "datasets": "policies.datasets",
         "recordings": "policies.datasets.recordings",
         "minari": "policies.datasets.minari",
+        "libero": "policies.datasets.libero",
         "identify": "policies.identify",
     },
     "ROS 2": {
