@@ -47,18 +47,11 @@ class Encoders(nn.Module):
 
     def found(self, name: str, pictures: Tensor) -> Tensor:
         """What one of them finds in its pictures (n, height, width, 3), which are few: (n, k)."""
-        if self.flat:
-            return self._looked(name, pictures).relu().flatten(1)
-        return self.pointed(name, pictures)[0]
+        looked = self.looked(name, pictures)
+        return looked.relu().flatten(1) if self.flat else pointed(looked)[0]
 
-    def pointed(self, name: str, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        """The points of one of them (n, 2 k), and how high each one's heatmap is where it is highest (n, k)."""
-        looked = self._looked(name, pictures)
-        likely = looked.flatten(2).softmax(-1)
-        places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:])).to(likely.device)
-        return places.flatten(1), likely.amax(-1)
-
-    def _looked(self, name: str, pictures: Tensor) -> Tensor:
+    def looked(self, name: str, pictures: Tensor) -> Tensor:
+        """What the last convolution of one of them makes of its pictures (n, k, rows, columns)."""
         looked: Tensor = self.encoders[name](pictures.permute(0, 3, 1, 2).float() / WHITE)
         return looked
 
@@ -70,6 +63,13 @@ class Encoders(nn.Module):
         """Copies as numpy data, which take pictures as they are."""
         made, strides = ENCODERS[self.config.head], self.config.strides
         return {s.name: made(s.shape, convolution_layers(self.encoders[s.name]), strides) for s in self.pictures}
+
+
+def pointed(looked: Tensor) -> tuple[Tensor, Tensor]:
+    """The points (n, 2 k) of what was looked at (n, k, rows, columns), and how high each one's heatmap is (n, k)."""
+    likely = looked.flatten(2).softmax(-1)
+    places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:])).to(likely.device)
+    return places.flatten(1), likely.amax(-1)
 
 
 class PictureActor(nn.Module):

@@ -150,15 +150,29 @@ class HasWords(Task, Protocol):
 
 @runtime_checkable
 class RefersToObjects(HasWords, Protocol):
-    """A task whose words mean positions (3,) in m: of an object, or at an offset from one."""
+    """A task that tells where objects are, in m. Words may mean positions: of an object, or at an offset from one."""
 
-    object_positions: str  # the signal (3 k,): of the k objects that words may refer to
-    target_positions: tuple[str, ...]  # the privileged signals of what the words mean; none: it is told
+    object_positions: tuple[str, ...]  # the signals (3 k,): of the k objects that words may refer to, or pictures show
+    target_positions: tuple[str, ...]  # the privileged signals (3,) of what words mean; none: it is told, or words
+    # mean no positions
 
 
-def referents_of(task: HasWords) -> tuple[str, tuple[str, ...]]:
-    """The signal of the objects that words may refer to, and those of the targets that they mean."""
-    return (task.object_positions, task.target_positions) if isinstance(task, RefersToObjects) else ("", ())
+def referents_of(task: HasWords) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The signals of the objects that words may refer to, and those of the targets that they mean."""
+    return (task.object_positions, task.target_positions) if isinstance(task, RefersToObjects) else ((), ())
+
+
+@runtime_checkable
+class HasViews(HasWords, Protocol):
+    """A task that knows from where its pictures are taken."""
+
+    def in_pictures(self, positions: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Where positions (..., 3), m, are in each picture (..., 2): right and down, -1 to 1 from edge to edge."""
+
+
+def in_pictures(task: HasWords, positions: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The same; of nothing where that is not known."""
+    return task.in_pictures(positions) if isinstance(task, HasViews) else {}
 
 
 @runtime_checkable

@@ -88,7 +88,7 @@ class ToyObjects(ToyWords):
     """The words mean one of two squares, which lie somewhere else in every episode; pictures alone show where."""
 
     name = "toy_objects"
-    object_positions, target_positions = "square_position", ("goal_position",)
+    object_positions, target_positions = ("square_position",), ("goal_position",)
 
     def __init__(self, config=None):
         super().__init__(config)

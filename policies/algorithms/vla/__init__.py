@@ -20,6 +20,7 @@ from torch import Tensor
 
 from policies.algorithms.bc import check
 from policies.algorithms.vla.descent import descend
+from policies.algorithms.vla.glimpses import glimpses, sights
 from policies.algorithms.vla.heads import HEADS, Head
 from policies.algorithms.vla.stages import REPORT, first_stages, localised, true_positions
 from policies.learning import cosine
@@ -79,6 +80,7 @@ class VlaConfig(Shown):
     refused: float = 0.0  # share of a batch told another thing than is shown: it learns to stand still; network.choice
     grounding: int = 600  # updates by which words learn what they refer to, before the rest, with network.offsets
     localisation: int = 1200  # updates by which the localiser learns, before the rest, where there is one
+    glimpses: int = 0  # scenes besides the demonstrations' that it is shown, with the hand moving at random
     localisation_learning_rate: float = 6e-3  # in these; by 2e-3 it ends 2.4 cm off on new scenes, not 1.8
 
     def __post_init__(self) -> None:
@@ -89,6 +91,8 @@ class VlaConfig(Shown):
                 "parts, updates, batch_size, grounding and localisation are at least 1, and parts divide the horizon; "
                 f"got {', '.join(map(str, counts))} and {self.horizon}"
             )
+        if self.glimpses < 0:
+            raise ValueError(f"glimpses must not be negative, got {self.glimpses}")
         if self.head not in HEADS:
             raise ValueError(f"head {self.head!r} is not one of {', '.join(HEADS)}")
         if self.head == "flow" and (self.parts > 1 or self.tokens != "bins"):
@@ -175,9 +179,9 @@ class Vla(Stateful):
             yield from self._learn_first(self.choices, shown, sentences, weight)
             for stage in self.stages:
                 floor |= stage.metrics()
-        if self.grounding and self.grounding.localiser:
+        if self.choices and self.choices.localiser:
             with enough():
-                shown.positions = localised(self.grounding, shown)
+                shown.positions = localised(self.choices, shown)
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -214,7 +218,7 @@ class Vla(Stateful):
     ) -> Iterator[dict[str, float]]:
         """The metrics of what has to learn before the rest is cloned."""
         if self.done == 0:
-            choices.normalise(shown.truth)
+            choices.normalise(shown.truth, shown.sights)
         whole = self.config.updates + sum(stage.updates * stage.cost for stage in self.stages)
         for stage in self.stages:
             for metrics in stage.learn(shown, sentences, weight):
@@ -239,8 +243,14 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        truth = true_positions(self.task, episodes) if self.grounding else torch.from_numpy(asked)
-        told = Told.of(shown, asked, wanted, truth)
+        localiser = self.choices.localiser if self.choices else None
+        positions = true_positions(self.task, episodes) if self.grounding or localiser else torch.zeros(0)
+        told = Told.of(shown, asked, wanted, positions if self.grounding else torch.from_numpy(asked))
+        if localiser:
+            positions, scenes = positions[:, : localiser.objects], localiser.scenes
+            told.sights = sights(self.task, told.pictures, positions, told.asked, scenes)
+            if self.config.glimpses and not all(stage.over for stage in self.stages):
+                told.sights += glimpses(self.task, self.config.glimpses, self.seed, scenes)
         return told, Sentences.of(self.encoder, said, self.told.shape[0])
 
     def _things(self) -> int:
@@ -272,9 +282,9 @@ class Vla(Stateful):
         pictures = {name: shifted(some[index], shift, generator) for name, some in looked.items()}
         drawn = self.head.draw(self.policy, len(index), generator)
         said = {"words": words, "there": there, "numbers": numbers, "drawn": drawn}
-        if self.grounding and self.grounding.localiser:
-            usual = config.jitter * self.grounding.deviation[: self.grounding.referents.objects]
-            some, uncertainty = shown.positions[index].split([3, self.grounding.uncertain], 2)
+        if self.choices and self.choices.localiser:
+            usual = config.jitter * self.choices.deviation[: self.choices.referents.objects]
+            some, uncertainty = shown.positions[index].split([3, self.choices.uncertain], 2)
             some = some + usual * torch.randn(some.shape, generator=generator)
             said["positions"] = torch.cat([some, uncertainty], 2)
         truth, wanted = shown.truth[index], shown.wanted[index]

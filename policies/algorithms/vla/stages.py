@@ -8,7 +8,7 @@ positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -23,8 +23,8 @@ from policies.learning.demonstrations import lacking
 from policies.learning.encoders import columns, kept
 from policies.learning.networks import Stateful, learned
 from policies.learning.parallel.learners import Learners
-from policies.learning.vla.grounding import Choices, Grounding
-from policies.learning.vla.localiser import Localiser
+from policies.learning.vla.grounding import Choices
+from policies.learning.vla.localiser import Localiser, Sights
 from policies.learning.vla.shown import Sentences, Told
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords, referents_of
@@ -36,17 +36,22 @@ LAST = 0.02  # of the rate, in the end
 RISE = 50  # updates in which the rate of the localiser rises
 REPORT = 50  # updates between two reports
 TOGETHER = 256  # pictures of each camera at a time
+PIXEL = "pixel."  # before the name of a picture in a batch: where objects are in it
 
 
 def true_positions(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
     """Of objects and targets (n, objects + targets, 3) at every step, m; LearningError where none says."""
     objects, targets = referents_of(task)
-    names = objects, *targets
+    names = *objects, *targets
     if found := lacking(episodes, names):
         number, missing = found
         raise LearningError(
-            f"demonstration {number} does not tell {', '.join(missing)}, from which words are grounded: "
-            "set algorithm.network.offsets=0, or take other data"
+            f"demonstration {number} does not tell {', '.join(missing)}, from which "
+            + (
+                "words are grounded: set algorithm.network.offsets=0, or take other data"
+                if targets
+                else "pictures are learned: set algorithm.network.places=false, or take other data"
+            )
         )
     told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
     positions: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
@@ -165,24 +170,30 @@ class LocalisationStage(Stage):
     def __init__(
         self,
         localiser: Localiser,
-        grounding: Grounding,
+        choices: Choices,
         config: VlaConfig,
         learners: Learners,
         generator: torch.Generator,
     ) -> None:
-        """Of that grounding."""
+        """Of those choices."""
         rate = config.localisation_learning_rate
         super().__init__(localiser, config.localisation, config, learners, generator, rate)
-        self.grounding, self.clipped = grounding, localiser.clipped()
+        self.choices, self.localiser, self.clipped = choices, localiser, localiser.clipped()
 
     def _index(self, shown: Told, weight: Tensor) -> Tensor:
-        return torch.randint(len(shown.truth), (self.config.batch_size,), generator=self.generator)
+        assert shown.sights is not None
+        scene, count = shown.sights.scene, self.config.batch_size
+        if self.localiser.scenes == 1:
+            return torch.randint(len(scene), (count,), generator=self.generator)
+        weight = 1.0 / torch.bincount(scene).float()[scene]  # all scenes as often
+        return torch.multinomial(weight, count, True, generator=self.generator)
 
     def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
-        return samples(self.grounding, shown.pictures, shown.truth, rows, self.generator)
+        assert shown.sights is not None
+        return samples(self.localiser, shown.sights, rows, self.generator)
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        return losses(self.grounding, batch)
+        return losses(self.choices, batch)
 
     def metrics(self) -> dict[str, float]:
         """By how many m objects are off (root mean square)."""
@@ -193,32 +204,28 @@ def first_stages(choices: Choices, config: VlaConfig, learners: Learners, genera
     """What of it learns first, one after the other."""
     rest = config, learners, generator
     made: list[Stage] = [GroundingStage(choices, *rest)]
-    if isinstance(choices, Grounding) and choices.localiser:
+    if choices.localiser:
         made.append(LocalisationStage(choices.localiser, choices, *rest))
     return made
 
 
-def samples(
-    grounding: Grounding, pictures: Mapping[str, Tensor], truth: Tensor, rows: Tensor, generator: torch.Generator
-) -> Batch:
-    """What a localiser learns from: these rows (n,) of pictures, and of true positions (m, objects or more, 3)."""
-    assert grounding.localiser is not None
-    shown = grounding.localiser.encoders.moved({name: some[rows] for name, some in pictures.items()}, generator)
-    return {"truth": truth[rows], **columns(shown)}
+def samples(localiser: Localiser, sights: Sights, rows: Tensor, generator: torch.Generator) -> Batch:
+    """What it learns from: these rows (n,) of what was seen."""
+    shown = localiser.encoders.moved({name: some[rows] for name, some in sights.pictures.items()}, generator)
+    pixels = {f"{PIXEL}{name}": some[rows] for name, some in sights.pixels.items()}
+    return {"truth": sights.truth[rows], "scene": sights.scene[rows], **columns(shown), **pixels}
 
 
-def losses(grounding: Grounding, batch: Batch) -> dict[str, Tensor]:
+def losses(choices: Choices, batch: Batch) -> dict[str, Tensor]:
     """Of a localiser: "loss", in variances, and "told", the mean squared distance by which it misses, m^2."""
-    off, unexpected = grounding.localisation_errors(kept(batch), batch["truth"])
-    away = (off * grounding.deviation[: grounding.referents.objects].square()).sum(-1)
-    return {"loss": off.mean() + unexpected, "told": away.mean().detach()}
+    pixels = {name.removeprefix(PIXEL): some for name, some in batch.items() if name.startswith(PIXEL)}
+    off, loss = choices.localisation_errors(Sights(kept(batch), batch["truth"], batch["scene"], pixels))
+    return {"loss": loss, "told": off.sum(-1).mean()}
 
 
 @torch.no_grad()
-def localised(grounding: Grounding, shown: Told) -> Tensor:
+def localised(choices: Choices, shown: Told) -> Tensor:
     """Positions (n, objects, 3 or 4) of the objects, m, as they are found at every step of the demonstrations."""
     pieces = torch.arange(len(shown.truth)).split(TOGETHER)
     seen = ({name: some[index] for name, some in shown.pictures.items()} for index in pieces)
-    return torch.cat(
-        [grounding.positions(shown.numbers[index], some) for index, some in zip(pieces, seen, strict=True)]
-    )
+    return torch.cat([choices.positions(shown.numbers[index], some) for index, some in zip(pieces, seen, strict=True)])

@@ -204,7 +204,7 @@ class VlaRl(Stateful):
             with enough():
                 metrics |= self.improvement.step(kept, self.sentences, told, advantage[counted], done, self.generator)
         # Last: whoever is judged sees what he saw as he spoke.
-        return metrics | self.localisation.learn(chunks, done)
+        return metrics | self.localisation.learn(chunks, torch.from_numpy(things), done)
 
     def _speaker(self, said: Tensor) -> Speak:
         """What the policy says in episodes that are told these sentences (episodes,)."""

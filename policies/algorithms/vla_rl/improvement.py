@@ -43,7 +43,7 @@ class Improvement(Stateful):
         self.learners = learners
         self.clone, self.config, self.blur = clone, config, blur
         self.policy, self.average = copy.deepcopy(clone), copy.deepcopy(clone)
-        self.grounding = self.policy.grounding if isinstance(self.policy, Looking) else None
+        self.choices = self.policy.choices if isinstance(self.policy, Looking) else None
         self.optimizer = torch.optim.AdamW(
             learned(self.policy), config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
@@ -131,8 +131,9 @@ class Improvement(Stateful):
     def _judged(self, policy: Speaking, chunks: Chunks, sentences: Sentences, said: Tensor, rows: Tensor) -> Tensor:
         pictures = {name: shown[rows] for name, shown in chunks.pictures.items()}
         numbers, told = chunks.numbers[rows], policy.tell(*sentences.at(said[rows]))
-        if policy is self.clone and self.grounding:  # its localiser is as it was: it is asked what it would do there
-            told = replace(told, positions=self.grounding.positions(numbers, pictures))
+        # The clone's localiser is as it was: it is asked what it would do there.
+        if policy is self.clone and self.choices and self.choices.size:
+            told = replace(told, positions=self.choices.positions(numbers, pictures))
         return self.likely(policy, policy.encode(told, numbers, pictures), chunks.tokens[rows])
 
     def _loss(self, likely: Tensor, tokens: Tensor, old: Tensor, advantage: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

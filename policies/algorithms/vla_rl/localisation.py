@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from policies.algorithms.vla.descent import descend
+from policies.algorithms.vla.glimpses import sights
 from policies.algorithms.vla.stages import losses, samples
 from policies.algorithms.vla_rl.improvement import Improvement
 from policies.algorithms.vla_rl.insight import Insight
@@ -37,19 +40,25 @@ class Localisation(Stateful):
     ) -> None:
         self.improvement, self.config, self.generator = improvement, config, draws
         policy = improvement.policy
-        self.grounding = policy.grounding if isinstance(policy, Looking) else None
-        self.localiser = self.grounding.localiser if self.grounding and config.localisation else None
+        self.task, self.choices = task, policy.choices if isinstance(policy, Looking) else None
+        self.localiser = self.choices.localiser if self.choices and config.localisation else None
         if self.localiser:
-            self.objects = spec.slices(insight.signals)[referents_of(task)[0]]
+            places = spec.slices(insight.signals)
+            self.objects = np.concatenate([np.r_[places[name]] for name in referents_of(task)[0]])
             self.optimizer = torch.optim.AdamW(learned(self.localiser), weight_decay=config.clone.weight_decay)
             self.state_parts = ("optimizer",)
 
-    def learn(self, chunks: Chunks, done: float) -> dict[str, float]:
-        """From these chunks, when `done` (0..1) of the run is over; by how many m objects were off."""
-        grounding, clone, learners = self.grounding, self.config.clone, self.improvement.learners
-        if not (grounding and self.localiser):
+    def learn(self, chunks: Chunks, things: Tensor, done: float) -> dict[str, float]:
+        """From these chunks of episodes that ask for things (episodes,), when `done` (0..1) of the run is over.
+
+        By how many m objects were off.
+        """
+        choices, localiser = self.choices, self.localiser
+        clone, learners = self.config.clone, self.improvement.learners
+        if not (choices and localiser):
             return {}
         truth = torch.from_numpy(chunks.seen[:, self.objects]).unflatten(1, (-1, 3))
+        seen = sights(self.task, chunks.pictures, truth, things[chunks.episode], localiser.scenes)
         for group in self.optimizer.param_groups:
             group["lr"] = clone.learning_rate * cosine(done, RATE, LAST)
         off = torch.zeros(())
@@ -58,13 +67,13 @@ class Localisation(Stateful):
             off += descend(
                 learners,
                 self.optimizer,
-                learned(self.localiser),
+                learned(localiser),
                 index.split(clone.micro_batch or clone.batch_size),
-                lambda rows: samples(grounding, chunks.pictures, truth, rows, self.generator),
-                lambda batch: losses(grounding, batch),
-                self.localiser.clipped(),
+                lambda rows: samples(localiser, seen, rows, self.generator),
+                lambda batch: losses(choices, batch),
+                localiser.clipped(),
             )["told"]
-        learners.agree(learned(self.localiser))
+        learners.agree(learned(localiser))
         average: Any = self.improvement.average
-        average.grounding.localiser.load_state_dict(self.localiser.state_dict())
+        average.choices.localiser.load_state_dict(localiser.state_dict())
         return {"localisation_error": float((off / self.config.localisation).sqrt())}

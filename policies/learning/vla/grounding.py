@@ -11,7 +11,8 @@ A clone finds out what an expert does more easily than which object he was told 
 concepts (Koh et al. 2020). What the words of one question say is all that it knows: what was learned of colours and of
 offsets is true of pairs of them that were never said. The loss is the likelihood of the targets under all choices.
 
-Where words mean no positions, they mean one of the things that may be asked for: one question, `Meaning`.
+Where words mean no positions, they mean one of the things that may be asked for: one question, `Meaning`. What it
+takes to do it may be localised then, too: each thing has a scene of its own, and all its objects are told.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from policies.learning.vla.localiser import Localiser
+from policies.learning.vla.localiser import Localiser, Sights
 from sim import spec
 from sim.tasks.abilities import HasWords, referents_of
 
@@ -36,7 +37,7 @@ SMALLEST = 1e-3  # m: deviation of a position
 class Referents:
     """What a task's words refer to, as a policy is made for it."""
 
-    objects: int  # that words may refer to
+    objects: int  # that words may refer to, or, where these mean no positions, that pictures show
     targets: int  # positions that a sentence means
     first: int | None  # of the measured numbers that are the objects' positions; none: pictures show them
     things: int = 0  # that may be asked for, where words mean no positions
@@ -44,22 +45,34 @@ class Referents:
     @classmethod
     def of(cls, task: HasWords, things: int) -> Referents:
         """Of a task that may be asked for so many things."""
-        name, targets = referents_of(task)
-        if not targets:
+        names, targets = referents_of(task)
+        if not names:
             return cls(0, 0, None, things)
         measured = spec.numbers(task.policy)
-        objects = spec.size(tuple(s for s in (*measured, *task.privileged) if s.name == name)) // 3
-        shown = spec.slices(measured).get(name)
-        return cls(objects, len(targets), None if shown is None else shown.start)
+        objects = spec.size(tuple(s for s in (*measured, *task.privileged) if s.name in names)) // 3
+        shown = spec.slices(measured).get(names[0])
+        return cls(objects, len(targets), None if shown is None else shown.start, 0 if targets else things)
+
+    @property
+    def scenes(self) -> int:
+        """In which objects are localised: of each thing, where words mean no positions."""
+        return max(1, self.things)
 
 
 class Choices(nn.Module):
-    """From words to hard choices: each question has attention over the words."""
+    """From words to hard choices: each question has attention over the words. And where objects are, for them."""
 
-    def __init__(self, words: int, questions: int) -> None:
-        """By words of so many numbers."""
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, words: int, questions: int, referents: Referents, localiser: Localiser | None) -> None:
+        """By words of so many numbers; the localiser is for objects that nobody measures."""
         super().__init__()
         self.attention = nn.Linear(words, questions)  # logits over words
+        self.referents, self.localiser = referents, localiser
+        places = referents.objects + referents.targets
+        self.register_buffer("mean", torch.zeros(places, 3))
+        self.register_buffer("deviation", torch.ones(places, 3))
 
     def gathered(self, words: Tensor, there: Tensor) -> Tensor:
         """What the words that are there say to each question, and a 1 behind it (n, questions, words + 1)."""
@@ -81,8 +94,55 @@ class Choices(nn.Module):
         """Numbers of a reference."""
         raise NotImplementedError
 
-    def normalise(self, truth: Tensor) -> None:
-        """From now on what is true is like this."""
+    @property
+    def size(self) -> int:
+        """Numbers of `targets`."""
+        raise NotImplementedError
+
+    @property
+    def uncertain(self) -> int:
+        """1 where the localiser has an uncertainty, else 0."""
+        return int(self.localiser is not None and self.localiser.uncertainty is not None)
+
+    def normalise(self, truth: Tensor, sights: Sights | None = None) -> None:
+        """From now on objects and targets are at positions (n, objects + targets, 3) like these, m; and as is seen."""
+        self.mean.copy_(truth.mean(0))
+        self.deviation.copy_(truth.std(0, unbiased=False).clamp_min(SMALLEST))
+        if self.localiser and sights:
+            self.localiser.normalise(self._usual(sights.truth), sights.scene)
+
+    @torch.no_grad()
+    def positions(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
+        """Of the objects (n, objects, 3), m: measured (n, k), or localised in pictures; (.., 4) if `uncertain`."""
+        count, first = self.referents.objects, self.referents.first or 0
+        if self.localiser is None:
+            measured: Tensor = numbers[:, first : first + 3 * count].unflatten(1, (count, 3))
+            return measured
+        localised: Tensor = self.localiser(pictures)
+        if not self.uncertain:
+            return localised * self.deviation[:count] + self.mean[:count]
+        return torch.cat([localised[..., :3] * self.deviation[:count] + self.mean[:count], localised[..., 3:]], 2)
+
+    def localisation_errors(self, sights: Sights) -> tuple[Tensor, Tensor]:
+        """Squared errors (n, objects, 3), m^2, of positions in pictures; and what is to be learned from them, ()."""
+        assert self.localiser is not None
+        usual = self._usual(sights.truth)
+        errors, unexpected = self.localiser.errors(sights.pictures, usual, sights.scene, sights.pixels)
+        apart = self.localiser.deviation[sights.scene] * self.deviation[: self.referents.objects]
+        return (errors * apart.square()).detach(), errors.mean() + unexpected
+
+    def _usual(self, positions: Tensor) -> Tensor:
+        """Of the objects, with mean 0 and deviation 1."""
+        count = self.referents.objects
+        return (positions[:, :count] - self.mean[:count]) / self.deviation[:count]
+
+    def targets(self, reference: Tensor, positions: Tensor) -> Tensor:
+        """What the clone is told (n, size), with mean 0 and deviation 1, of a reference (n, kept) to objects.
+
+        These are at positions (n, objects, 3 or 4). Behind it how uncertain that is: the log of the error to be
+        expected, in deviations.
+        """
+        raise NotImplementedError
 
     def loss(self, words: Tensor, there: Tensor, truth: Tensor) -> Tensor:
         """Nats by which words do not say what is true (n, ...)."""
@@ -96,10 +156,25 @@ class Choices(nn.Module):
 class Meaning(Choices):
     """From words to the thing that is asked for. Whatever else they say is lost: that is what they are grounded for."""
 
-    def __init__(self, words: int, things: int) -> None:
-        """For words of so many numbers, and so many things."""
-        super().__init__(words, 1)
-        self.thing_weight = nn.Parameter(torch.zeros(words + 1, things))
+    def __init__(self, words: int, referents: Referents, localiser: Localiser | None = None) -> None:
+        """For words of so many numbers."""
+        super().__init__(words, 1, referents, localiser)
+        self.thing_weight = nn.Parameter(torch.zeros(words + 1, referents.things))
+
+    def normalise(self, truth: Tensor, sights: Sights | None = None) -> None:
+        """What is true are things: from now on objects are as is seen."""
+        if sights:
+            super().normalise(sights.truth, sights)
+
+    @property
+    def size(self) -> int:
+        """Numbers of all objects, if they are localised."""
+        return (3 + self.uncertain) * self.localiser.objects if self.localiser else 0
+
+    def targets(self, reference: Tensor, positions: Tensor) -> Tensor:
+        """All objects, whatever is referred to."""
+        usual = self._usual(positions[..., :3]).flatten(1)
+        return torch.cat([usual, 0.5 * positions[..., 3]], 1) if self.uncertain else usual
 
     @property
     def kept(self) -> int:
@@ -119,23 +194,18 @@ class Meaning(Choices):
 class Grounding(Choices):
     """From words to targets."""
 
-    mean: Tensor
-    deviation: Tensor
-
     def __init__(self, words: int, referents: Referents, offsets: int, localiser: Localiser | None = None) -> None:
         """For words of so many numbers, and so many offsets; the localiser is for objects that nobody measures."""
         targets = referents.targets
-        super().__init__(words, 2 * targets)  # for the object of each target, its offset
-        self.referents, self.offsets = referents, offsets
+        if referents.first is None and localiser is None:
+            raise ValueError("nobody measures where objects are, and there is no localiser for them")
+        # Questions are for the object of each target, and its offset.
+        super().__init__(words, 2 * targets, referents, localiser if referents.first is None else None)
+        self.offsets = offsets
         # What these words say: a weight for each of their numbers, and one more.
         self.object_weight = nn.Parameter(torch.zeros(targets, words + 1, referents.objects))
         self.offset_weight = nn.Parameter(torch.zeros(targets, words + 1, offsets))
         self.offset = nn.Parameter(AWAY * torch.randn(targets, offsets, 3))
-        if referents.first is None and localiser is None:
-            raise ValueError("nobody measures where objects are, and there is no localiser for them")
-        self.localiser = localiser if referents.first is None else None
-        self.register_buffer("mean", torch.zeros(referents.objects + targets, 3))
-        self.register_buffer("deviation", torch.ones(referents.objects + targets, 3))
 
     @property
     def size(self) -> int:
@@ -143,18 +213,8 @@ class Grounding(Choices):
         return (3 + self.uncertain) * self.referents.targets
 
     @property
-    def uncertain(self) -> int:
-        """1 where the localiser has an uncertainty, else 0."""
-        return int(self.localiser is not None and self.localiser.uncertainty is not None)
-
-    @property
     def kept(self) -> int:
         return self.referents.targets * (self.referents.objects + self.offsets)
-
-    def normalise(self, truth: Tensor) -> None:
-        """From now on objects and targets are at positions (n, objects + targets, 3) like these."""
-        self.mean.copy_(truth.mean(0))
-        self.deviation.copy_(truth.std(0, unbiased=False).clamp_min(SMALLEST))
 
     def likely(self, words: Tensor, there: Tensor) -> tuple[Tensor, ...]:
         """Log-probabilities (n, targets, objects) and (n, targets, offsets), by the words that are there."""
@@ -180,32 +240,6 @@ class Grounding(Choices):
         which = torch.eye(self.referents.objects)[nearest // self.offsets]
         offset = torch.eye(self.offsets)[nearest % self.offsets]
         return torch.cat([which.flatten(1), offset.flatten(1)], 1)
-
-    @torch.no_grad()
-    def positions(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
-        """Of the objects (n, objects, 3), m: measured (n, k), or localised in pictures; (.., 4) if `uncertain`."""
-        count, first = self.referents.objects, self.referents.first or 0
-        if self.localiser is None:
-            measured: Tensor = numbers[:, first : first + 3 * count].unflatten(1, (count, 3))
-            return measured
-        localised: Tensor = self.localiser(pictures)
-        if not self.uncertain:
-            return localised * self.deviation[:count] + self.mean[:count]
-        return torch.cat([localised[..., :3] * self.deviation[:count] + self.mean[:count], localised[..., 3:]], 2)
-
-    def localisation_errors(self, pictures: Mapping[str, Tensor], truth: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared errors (n, objects, 3), in variances, of positions in pictures; truth (n, objects or more, 3), m.
-
-        And nats by which an uncertainty does not expect them, () 0 without one.
-        """
-        assert self.localiser is not None
-        count = self.referents.objects
-        localised: Tensor = self.localiser(pictures)
-        errors = (localised[..., :3] - (truth[:, :count] - self.mean[:count]) / self.deviation[:count]).square()
-        if not self.uncertain:
-            return errors, errors.new_zeros(())
-        expected = localised[..., 3]
-        return errors, 0.5 * (errors.detach().mean(-1) * (-expected).exp() + expected).mean()
 
     def targets(self, reference: Tensor, positions: Tensor) -> Tensor:
         """Targets (n, size), with mean 0 and deviation 1, of a reference (n, kept) to objects (n, objects, 3 or 4).

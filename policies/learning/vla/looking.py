@@ -41,6 +41,7 @@ class TinyConfig:
     roles: int = 1  # weighted means of the words that are heard: several tell what is moved from where it goes
     offsets: int = 0  # from an object, that words may mean, of a task whose words refer to objects; 0: no grounding
     choice: bool = False  # of words that mean no positions, all that is heard is which thing they ask for, chosen first
+    places: bool = False  # with choice: the `localiser` finds where things are, as far as the task tells learning
     looks: bool = True  # at the pictures themselves, too, where the `localiser` finds objects in them
     # Of objects that nobody measures; it uses neither keypoints, patch nor sight. A picture that moves tells it nothing
     # of positions: shift is 0.
@@ -162,26 +163,26 @@ class Looking(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.meaning: Meaning | None = None
         self.grounding: Grounding | None = None
-        if config.choice:
-            self.meaning = Meaning(words, _things(referents))
-            self.thing = nn.Linear(self.meaning.kept, width)
-        else:
+        if not config.choice:
             self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, config.roles)
             self.gather = nn.Linear(config.roles * width, width) if config.roles > 1 else nn.Identity()
+        localiser = None
+        if referents is not None and self._localises(referents):
+            objects, scenes = referents.objects, referents.scenes
+            own = config.localiser
+            localiser = Localiser(pictures, objects, own, width, generator, config.uncertainty, scenes)
+        if config.choice:
+            self.meaning = Meaning(words, _chosen(referents), localiser)
+            self.thing = nn.Linear(self.meaning.kept, width)
         if referents is not None and referents.targets and config.offsets:
-            localiser = None
-            if referents.first is None:
-                count, own = referents.objects, config.localiser
-                localiser = Localiser(pictures, count, own, width, generator, config.uncertainty)
             self.grounding = Grounding(words, referents, config.offsets, localiser)
-        localises = self.grounding is not None and self.grounding.localiser is not None
-        if config.uncertainty and not localises:
+        if config.uncertainty and localiser is None:
             raise ValueError(
                 "network.uncertainty=true is of a localiser, and there is none: words must mean objects that nobody "
                 f"measures, and network.offsets must be over 0 (it is {config.offsets})"
             )
-        self.looked = pictures if config.looks or not localises else ()
-        self.measure = nn.Linear(numbers + (self.grounding.size if self.grounding else 0), width)
+        self.looked = pictures if config.looks or localiser is None else ()
+        self.measure = nn.Linear(numbers + (self.choices.size if self.choices else 0), width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in self.looked})
         self.film = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in self.looked})
         self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in self.looked})
@@ -194,6 +195,18 @@ class Looking(nn.Module):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         self.register_buffer("mean", torch.zeros(numbers))
         self.register_buffer("deviation", torch.ones(numbers))
+
+    def _localises(self, referents: Referents) -> bool:
+        """Whether nobody measures where the objects are that it is told of."""
+        config = self.config
+        if referents.targets:
+            return config.offsets > 0 and referents.first is None
+        if config.places and not (config.choice and referents.objects):
+            raise ValueError(
+                "network.places=true is of a task that tells where objects are, and whose words mean no positions "
+                "(network.choice=true): set it to false"
+            )
+        return config.places and referents.first is None
 
     def normalise(self, numbers: Tensor) -> None:
         """From now on numbers (n, k) like these are seen with mean 0 and deviation 1."""
@@ -235,9 +248,9 @@ class Looking(nn.Module):
         heard = self.heard(told)
         looks = {s.name: self._look(s.name, pictures[s.name], heard) for s in self.looked}
         measured = (numbers - self.mean) / self.deviation
-        if self.grounding:
-            positions = self.grounding.positions(numbers, pictures) if told.positions is None else told.positions
-            measured = torch.cat([measured, self.grounding.targets(told.reference, positions)], 1)
+        if self.choices and self.choices.size:
+            positions = self.choices.positions(numbers, pictures) if told.positions is None else told.positions
+            measured = torch.cat([measured, self.choices.targets(told.reference, positions)], 1)
         measured = self.measure(measured)
         start = heard + measured
         for name, (_, keypoints) in looks.items():
@@ -261,10 +274,10 @@ class Looking(nn.Module):
         return self.patch[name](held) + self.patch_position[name], keypoints.flatten(1)
 
 
-def _things(referents: Referents | None) -> int:
-    """How many things may be asked for; ValueError where words mean something else."""
+def _chosen(referents: Referents | None) -> Referents:
+    """What words choose among; ValueError where they mean something else."""
     if referents is None or not referents.things:
         raise ValueError(
             "network.choice=true is of words that mean no positions: here they do, set network.offsets over 0 instead"
         )
-    return referents.things
+    return referents

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from policies.learning.demonstrations import Demonstrations
 from policies.learning.vla import Hearing
+from policies.learning.vla.localiser import Sights
 from policies.models.networks import Array
 from sim import spec
 from sim.language.wordpiece import WordPiece
@@ -64,6 +65,7 @@ class Told:
     wanted: Tensor  # (n, k): tokens, or the chunk itself
     truth: Tensor  # (n, ...) what words refer to: true positions of objects and targets, m, or the thing by its number
     positions: Tensor = field(default_factory=lambda: torch.zeros(0))  # (n, objects, 3 or 4) as localised, m
+    sights: Sights | None = None  # from which the localiser learns, where there is one
 
     @classmethod
     def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor) -> Told:

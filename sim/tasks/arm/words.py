@@ -81,7 +81,7 @@ class ArmWords(ArmPickPlace):
     engines = {"mujoco": BENCHES["mujoco"]}
     goal = ""
     scores = {"success": "%", "duration": "s", "final_distance": "m", "named_cube": "%"}
-    object_positions = "cube_position"
+    object_positions = ("cube_position",)
     recipes: ClassVar[Recipes] = {
         "vla": {
             "default": {

@@ -23,6 +23,7 @@ from sim.env import Array, Env, Step
 from sim.language import SAID, SENTENCES, Instructions, instructions_of
 from sim.language.folder import encoder_folder, tokeniser
 from sim.language.wordpiece import MOST, WordPiece
+from sim.render.views import seen_from
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
 from sim.tasks.external.metaworld import COLLECTIONS, Settings, names, signals, task
@@ -77,8 +78,24 @@ class MetaWorldWords(MetaWorldMany):
     name = "metaworld/words"
     algorithm = "vla"
     goal = ""
+    object_positions, target_positions = ("object_position", "goal_position"), ()
     # Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
-    recipes = {"vla_rl": {"default": {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}}}
+    recipes = {
+        "vla": {
+            "default": {
+                "algorithm.head": "flow",
+                "algorithm.network.choice": True,
+                "algorithm.network.places": True,
+                "algorithm.network.looks": False,
+                "algorithm.unheard": 0.5,
+                "algorithm.refused": 0.1,
+                "algorithm.glimpses": 700,
+                "algorithm.localisation": 1500,
+                "algorithm.updates": 2000,
+            }
+        },
+        "vla_rl": {"default": {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}},
+    }
 
     config: WordsSettings
 
@@ -112,6 +129,10 @@ class MetaWorldWords(MetaWorldMany):
         if len(self.instructions) > 1:
             return (*self.instructions[number + 1 :], *self.instructions[:number])
         return tuple(instructions_of(f"metaworld/{name}") for name in EASY if name not in self.config.tasks)
+
+    def in_pictures(self, positions: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Where positions (..., 3), m, are in its pictures (..., 2): right and down, -1 to 1 from edge to edge."""
+        return {name: seen_from(VIEWS[name], positions) for name in self.config.cameras}
 
     def open(self, num: int, seed: int) -> Env:
         return ToldScenes(self, num, seed)

@@ -7,7 +7,7 @@ import torch
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.controller import SpokenPolicy
 from policies.learning.vla.grounding import Grounding, Referents
-from policies.learning.vla.localiser import Localiser
+from policies.learning.vla.localiser import Localiser, Sights
 from policies.learning.vla.looking import TinyConfig
 from policies.learning.vla.tiny import TinyVla
 from policies.models.export import export
@@ -105,6 +105,11 @@ def shown(positions):
     return {"camera": pictures}
 
 
+def sights(so, look=shown):
+    """The same with what is true."""
+    return Sights(look(so), so[:, :2], torch.zeros(len(so), dtype=torch.int64), {})
+
+
 def table(n, generator):
     """Where two squares, and what is meant, are (n, 3, 3): none is hidden behind the other."""
     at = 0.03 * torch.randint(13, (n, 3, 3), generator=generator)
@@ -123,7 +128,7 @@ def test_objects_that_nobody_measures_are_localised_in_pictures():
     for _ in range(150):
         some = so[torch.randint(len(so), (32,), generator=generator)]
         optimizer.zero_grad()
-        seen.localisation_errors(shown(some), some)[0].mean().backward()
+        seen.localisation_errors(sights(some))[1].backward()
         optimizer.step()
     new = table(100, torch.Generator().manual_seed(1))
     off = (seen.positions(torch.zeros(100, 2), shown(new)) - new[:, :2]).norm(dim=-1)
@@ -149,13 +154,12 @@ def test_an_uncertain_localiser_says_by_how_much_it_is_off():
     for _ in range(200):
         some = so[torch.randint(len(so), (32,), generator=generator)]
         optimizer.zero_grad()
-        errors, unexpected = seen.localisation_errors(hidden(some), some)
-        (errors.mean() + unexpected).backward()
+        seen.localisation_errors(sights(some, hidden))[1].backward()
         optimizer.step()
     new = table(100, torch.Generator().manual_seed(1))
     said = seen.positions(torch.zeros(100, 2), hidden(new))
-    errors, _ = seen.localisation_errors(hidden(new), new)
-    off, expected = errors.detach().mean(-1), said[..., 3].exp()
+    errors, _ = seen.localisation_errors(sights(new, hidden))
+    off, expected = (errors / seen.deviation[:2].square()).mean(-1), said[..., 3].exp()
     assert said.shape == (100, 2, 4) and (off[::2, 1].mean() > 5.0 * off[1::2, 1].mean())
     assert expected[::2, 1].mean() > 3.0 * expected[1::2, 1].mean()
     assert 0.5 * off[::2, 1].mean() < expected[::2, 1].mean() < 2.0 * off[::2, 1].mean()
