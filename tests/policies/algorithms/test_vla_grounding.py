@@ -165,7 +165,9 @@ def test_the_clone_is_shown_what_is_localised(seen, monkeypatch):
 
 def test_who_is_told_what_is_meant_is_not_grounded(task, tmp_path):
     told = make("arm_words", cameras=[], meaning=True, encoder=encoder(tmp_path))
-    assert referents_of(task) == (("cube_position",), ("object_position", "goal_position")) and not referents_of(told)[1]
+    assert (
+        referents_of(task) == (("cube_position",), ("object_position", "goal_position")) and not referents_of(told)[1]
+    )
     assert cloning(told, offsets=4).grounding is None and cloning(task, offsets=0).grounding is None
 
 
