@@ -22,7 +22,7 @@ CONDITIONS = {
     "unseen, pictures of all meshes": ["task.sentences=held_out", "task.full=true"],
 }
 EPISODES, UNSEEN = 140, 5  # twenty of each task; the seed of their states
-SMALL = ["algorithm.episodes=7", "algorithm.updates=2"]
+SMALL = ["algorithm.episodes=7", "algorithm.updates=2", "algorithm.localisation=2", "algorithm.glimpses=7"]
 FOLDER = report.ROOT / "runs" / "words"
 
 

@@ -148,8 +148,9 @@ class Localiser(nn.Module):
 
     def _regressed(self, keypoints: Tensor) -> Tensor:
         """Positions (n, scenes, objects, 3) in each scene, in its own unit."""
-        told: Tensor = self.affine(keypoints) + self.residual(keypoints)
-        return told.unflatten(1, (self.scenes, self.objects, 3))
+        told = self.affine(keypoints) + self.residual(keypoints)
+        positions: Tensor = told.unflatten(1, (self.scenes, self.objects, 3))
+        return positions
 
 
 def missed(looked: Tensor, where: Tensor, size: torch.Size) -> Tensor:

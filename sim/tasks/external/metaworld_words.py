@@ -92,7 +92,8 @@ class MetaWorldWords(MetaWorldMany):
                 "algorithm.glimpses": 700,
                 "algorithm.localisation": 1500,
                 "algorithm.updates": 2000,
-            }
+            },
+            "tokens": {},  # what `vla_rl` goes on from: bins, and neither choices nor places
         },
         "vla_rl": {"default": {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}},
     }

@@ -8,6 +8,7 @@ from sim.env import make_env
 from sim.language import spoken
 from sim.language.folder import installed
 from sim.tasks import make
+from sim.tasks.abilities import referents_of
 from sim.tasks.external.metaworld_words import EASY
 from tests.policies.language.spoken_words import encoder
 
@@ -55,6 +56,21 @@ def test_the_policy_is_not_told_where_things_are(folder):
         "instruction",
     ]
     assert {"object_position", "goal_position", "task"} <= {s.name for s in task.privileged}
+
+
+def test_it_knows_where_things_are_in_its_pictures(folder):
+    """The goal of reaching is a red ball, which the side camera sees from afar."""
+    env = begun(made(folder, tasks=["reach-v3", "drawer-close-v3"]), (0, 2, 4, 6))
+    seen = env.observe()
+    where = env.task.in_pictures(seen["goal_position"])
+    assert {*where} == {"front_camera", "side_camera"} and referents_of(env.task) == (
+        ("object_position", "goal_position"),
+        (),
+    )
+    columns, rows = ((where["side_camera"] + 1.0) / 2.0 * 64.0).astype(int).T
+    red, green, _ = seen["side_camera"][np.arange(4), rows, columns].astype(int).T
+    assert (red > green + 60).all()
+    env.close()
 
 
 def test_without_cameras_the_policy_is_told_where_things_are_but_not_which_task_it_is(folder):
