@@ -9,8 +9,11 @@ from policies.algorithms.vla import Vla, VlaConfig
 from policies.algorithms.vla.glimpses import LOOKS, glimpses
 from policies.algorithms.vla_rl import VlaRl
 from policies.learning.vla.flow import FlowConfig
+from policies.learning.vla.grounding import Referents
 from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.tiny import TinyVla
 from policies.models.export import export
+from policies.models.tokens.bins import BinTokens
 from policies.models.vision import EncoderConfig
 from tests.policies.algorithms.test_vla_localiser import CLOSE, OPEN, looked
 from tests.policies.algorithms.test_vla_rl import cloned, few
@@ -119,6 +122,14 @@ def test_without_it_there_is_no_localiser(task):
     made = Vla(task, placing(places=False), 0)
     assert made.choices.localiser is None and made.policy.looked and len(made.stages) == 1
     assert Vla(task, placing(looks=True), 0).policy.looked
+
+
+def test_what_is_measured_is_not_localised(task):
+    cameras = tuple(s for s in task.policy if s.is_picture)
+    for first, localised in ((0, False), (None, True)):
+        referents, config = Referents(2, 0, first, 2), TinyConfig(**NETWORK)
+        made = TinyVla(BinTokens(2, 2, 16), 6, cameras, 8, config, seed=0, referents=referents)
+        assert (made.choices.localiser is not None) == localised and made.choices.size == 6 * localised
 
 
 def test_bad_settings_are_named():
