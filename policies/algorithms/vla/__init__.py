@@ -149,7 +149,9 @@ class Vla(Stateful):
         self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
         things = self._things()
         if config.refused and things < 2:
-            raise ValueError(f"{task.name} can be asked for one thing only: there is no other to refuse; set refused=0")
+            raise ValueError(
+                f"{task.name} can be asked for one thing only: there is no other to refuse; set algorithm.refused=0"
+            )
         with enough():
             self.encoder, self.policy = self.head.begin(Referents.of(task, things), seed, device)
             self.average = copy.deepcopy(self.policy)
@@ -182,6 +184,7 @@ class Vla(Stateful):
         if self.choices and self.choices.localiser:
             with enough():
                 shown.positions = localised(self.choices, shown)
+            shown.sights = None
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -217,7 +220,7 @@ class Vla(Stateful):
         self, choices: Choices, shown: Told, sentences: Sentences, weight: Tensor
     ) -> Iterator[dict[str, float]]:
         """The metrics of what has to learn before the rest is cloned."""
-        if self.done == 0:
+        if self.done == 0 and not any(stage.done for stage in self.stages):  # later there may be no glimpses any more
             choices.normalise(shown.truth, shown.sights)
         whole = self.config.updates + sum(stage.updates * stage.cost for stage in self.stages)
         for stage in self.stages:

@@ -54,6 +54,9 @@ def true_positions(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
             )
         )
     told = [np.concatenate([episode.signals[name] for name in names], axis=1) for episode in episodes]
+    for number, some in enumerate(told):
+        if not np.isfinite(some).all():
+            raise LearningError(f"demonstration {number}: {', '.join(names)} are not all finite numbers")
     positions: Tensor = torch.from_numpy(np.concatenate(told).astype(np.float32)).unflatten(1, (-1, 3))
     return positions
 

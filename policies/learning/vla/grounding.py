@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +51,11 @@ class Referents:
             return cls(0, 0, None, things)
         measured = spec.numbers(task.policy)
         objects = spec.size(tuple(s for s in (*measured, *task.privileged) if s.name in names)) // 3
-        shown = spec.slices(measured).get(names[0])
-        return cls(objects, len(targets), None if shown is None else shown.start, 0 if targets else things)
+        at = [place for name, place in spec.slices(measured).items() if name in names]
+        apart = bool(targets) and any(one.stop != other.start for one, other in pairwise(at))
+        if at and (len(at) < len(names) or apart):
+            raise ValueError(f"{task.name}: {', '.join(names)} are measured next to each other, or all in pictures")
+        return cls(objects, len(targets), at[0].start if at else None, 0 if targets else things)
 
     @property
     def scenes(self) -> int:

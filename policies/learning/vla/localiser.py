@@ -21,7 +21,7 @@ from policies.learning.encoders import SHARP, Encoders, pointed
 from policies.models.vision import EncoderConfig
 from sim.spec import Group
 
-SMALLEST = 0.05  # deviation of a position in one scene, in the unit of all
+LEAST_SHARE = 0.05  # of the deviation of a position over all scenes: its deviation in one
 HEAT = 0.3  # weight of a nat by which a heatmap does not say where an object is in its picture
 
 
@@ -68,6 +68,9 @@ class Localiser(nn.Module):
             raise ValueError(
                 f"network.localiser.channels end with {config.channels[-1]}, fewer than the {objects} objects"
             )
+        for s in pictures if config.head != "flat" else ():
+            if min(config.held(s.shape)) < 2:
+                raise ValueError(f"network.localiser.strides leave less than 2 x 2 places of {s.name}")
         self.objects, self.scenes = objects, scenes
         self.encoders = Encoders(pictures, config, generator, SHARP)
         size, positions = self.encoders.size, 3 * objects * scenes
@@ -97,7 +100,7 @@ class Localiser(nn.Module):
         for number in scene.unique().tolist() if self.scene else ():
             own = positions[scene == number]
             self.mean[number] = own.mean(0)
-            self.deviation[number] = own.std(0, unbiased=False).clamp_min(SMALLEST)
+            self.deviation[number] = own.std(0, unbiased=False).clamp_min(LEAST_SHARE)
 
     def forward(self, pictures: Mapping[str, Tensor]) -> Tensor:
         """Positions (n, objects, 3) of pictures name -> (n, height, width, 3) uint8.

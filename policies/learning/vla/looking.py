@@ -43,8 +43,8 @@ class TinyConfig:
     choice: bool = False  # of words that mean no positions, all that is heard is which thing they ask for, chosen first
     places: bool = False  # with choice: the `localiser` finds where things are, as far as the task tells learning
     looks: bool = True  # at the pictures themselves, too, where the `localiser` finds objects in them
-    # Of objects that nobody measures; it uses neither keypoints, patch nor sight. A picture that moves tells it nothing
-    # of positions: shift is 0.
+    # Of objects in pictures, that words mean (offsets) or not (places); it uses neither keypoints, patch nor sight. A
+    # picture that moves tells it nothing of positions: shift is 0.
     localiser: EncoderConfig = field(
         default_factory=lambda: EncoderConfig(channels=[8, 12, 12], strides=[2, 1, 1], shift=0)
     )
@@ -178,8 +178,8 @@ class Looking(nn.Module):
             self.grounding = Grounding(words, referents, config.offsets, localiser)
         if config.uncertainty and localiser is None:
             raise ValueError(
-                "network.uncertainty=true is of a localiser, and there is none: words must mean objects that nobody "
-                f"measures, and network.offsets must be over 0 (it is {config.offsets})"
+                "network.uncertainty=true is of a localiser, and there is none: objects must be seen in pictures only, and "
+                "network.offsets over 0 where words mean them, network.choice and network.places true where they do not"
             )
         self.looked = pictures if config.looks or localiser is None else ()
         self.measure = nn.Linear(numbers + (self.choices.size if self.choices else 0), width)

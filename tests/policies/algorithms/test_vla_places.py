@@ -1,5 +1,7 @@
 """Clones that choose a thing and are told where objects are, as localised in pictures; on a toy."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -140,3 +142,35 @@ def test_bad_settings_are_named():
     narrow = TinyConfig(**NETWORK | {"localiser": EncoderConfig(channels=[1], strides=[1], shift=0)})
     with pytest.raises(ValueError, match="localiser.channels end with 1, fewer than the 2 objects"):
         Vla(Places(), placing(network=narrow), 0)
+
+
+def test_it_goes_on_exactly_between_its_localiser_and_the_clone(task):
+    settings = placing(grounding=20, localisation=40, updates=5)
+    whole, kept = Vla(task, settings, 0), {}
+    for _ in whole.learn():
+        if all(stage.over for stage in whole.stages) and not kept:
+            kept = copy.deepcopy(whole.state_dict())
+    assert kept["done"] == 0
+    resumed = Vla(task, settings, 0)
+    resumed.load_state_dict(kept)
+    assert [*resumed.learn()]
+    for one, other in zip(whole.average.state_dict().values(), resumed.average.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_places_that_are_no_numbers_are_named(task, monkeypatch):
+    made = Vla(task, placing(), 0)
+    episodes, shown = made._demonstrations()
+    episodes[1].signals["square_position"][3, 0] = np.nan
+    monkeypatch.setattr(made, "_demonstrations", lambda: (episodes, shown))
+    with pytest.raises(LearningError, match="demonstration 1: square_position are not all finite numbers"):
+        made._shown()
+
+
+def test_objects_that_are_measured_in_part_or_apart_are_refused(task):
+    class Apart(Places):
+        object_positions = ("square_position", "position")
+
+    with pytest.raises(ValueError, match="square_position, position are measured next to each other, or all in pict"):
+        Referents.of(Apart(), 2)
+    assert Referents.of(task, 2).first is None

@@ -23,7 +23,7 @@ def test_things_are_where_they_are_drawn(view):
         mujoco.mj_forward(model, data)
         eye = camera(model, 64, 64)
         if eye is None:
-            return
+            pytest.skip("nothing draws here")
         row, column, _ = red(eye.see(data, view))
         eye.close()
         right, down = seen_from(view, np.array(at))
