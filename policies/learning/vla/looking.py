@@ -178,8 +178,8 @@ class Looking(nn.Module):
             self.grounding = Grounding(words, referents, config.offsets, localiser)
         if config.uncertainty and localiser is None:
             raise ValueError(
-                "network.uncertainty=true is of a localiser, and there is none: objects must be seen in pictures only, and "
-                "network.offsets over 0 where words mean them, network.choice and network.places true where they do not"
+                "network.uncertainty=true is of a localiser, and there is none: objects must be seen in pictures only, "
+                "and network.offsets be over 0 where words mean them, else network.choice and network.places true"
             )
         self.looked = pictures if config.looks or localiser is None else ()
         self.measure = nn.Linear(numbers + (self.choices.size if self.choices else 0), width)
