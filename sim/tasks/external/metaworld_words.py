@@ -44,6 +44,40 @@ HIDDEN = 5  # a group of geometries that is not drawn
 BOXES = ("right_l6", "right_hand", "tablelink")  # bodies whose meshes are drawn as boxes
 ARM = {"right_arm_base_link", "head", "pedestal", "torso", "controller_box", "pedestal_feet", "screen", "right_l1_2"}
 ARM |= {f"right_l{k}" for k in range(6)}
+# Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
+BLUR: dict[str, Any] = {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}
+PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pictures: 300 CPU-s
+    "algorithm.head": "flow",
+    "algorithm.network.choice": True,
+    "algorithm.network.places": True,
+    "algorithm.network.looks": False,
+    "algorithm.unheard": 0.5,
+    "algorithm.refused": 0.1,
+    "algorithm.glimpses": 700,
+    "algorithm.localisation": 1500,
+    "algorithm.updates": 2000,
+}
+PLACES: dict[str, Any] = {  # practice that is told where things are: 200 to 300 CPU-s
+    **BLUR,
+    "task.cameras": [],
+    "algorithm.clone.episodes": 70,
+    "algorithm.clone.corruption": 2.0,
+    "algorithm.clone.updates": 800,
+    "algorithm.clone.unheard": 0.5,
+    "algorithm.clone.refused": 0.1,
+    "algorithm.clone.network.choice": True,
+    "algorithm.iterations": 22,
+    "algorithm.curriculum": False,
+    "algorithm.episodes": 56,
+    "algorithm.num_envs": 14,
+    "algorithm.critic_alone": 1,
+    "algorithm.critic_passes": 20,
+    "algorithm.epochs": 4,
+    "algorithm.learning_rate": 2e-4,
+    "algorithm.target_kl": 0.06,
+    "algorithm.anchor": 0.01,
+    "algorithm.ema_decay": 0.95,
+}
 
 
 @dataclass
@@ -79,23 +113,12 @@ class MetaWorldWords(MetaWorldMany):
     algorithm = "vla"
     goal = ""
     object_positions, target_positions = ("object_position", "goal_position"), ()
-    # Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
     recipes = {
         "vla": {
-            "default": {
-                "algorithm.head": "flow",
-                "algorithm.network.choice": True,
-                "algorithm.network.places": True,
-                "algorithm.network.looks": False,
-                "algorithm.unheard": 0.5,
-                "algorithm.refused": 0.1,
-                "algorithm.glimpses": 700,
-                "algorithm.localisation": 1500,
-                "algorithm.updates": 2000,
-            },
+            "default": PICTURES,
             "tokens": {},  # what `vla_rl` goes on from: bins, and neither choices nor places
         },
-        "vla_rl": {"default": {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}},
+        "vla_rl": {"default": BLUR, "places": PLACES},
     }
 
     config: WordsSettings

@@ -192,6 +192,17 @@ def test_the_plain_picture_shows_the_same_table(folder):
         assert 0.01 < (apart > 30).mean() < 0.35  # an arm
 
 
+def test_practice_from_places_is_a_recipe():
+    from policies.runner.config import compose
+
+    words = ["task=metaworld/words", "algorithm=vla_rl"]
+    pictures, places = compose(words), compose([*words, "quality=places"])
+    assert pictures.task_config.cameras and not places.task_config.cameras
+    practice = places.algorithm_config
+    assert practice.clone.network.choice and practice.clone.refused and practice.clone.corruption
+    assert practice.blur == pictures.algorithm_config.blur == [3.0, 3.0, 3.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
