@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -32,6 +32,16 @@ class Instructions:
         """One sentence, each as likely."""
         sentences = self.held_out if held_out else self.learned
         return sentences[rng.integers(len(sentences))]
+
+
+def asked_with(
+    rng: np.random.Generator, sentences: str, asked: Instructions, others: Callable[[], Sequence[Instructions]]
+) -> str:
+    """What an episode is asked for with, of `SENTENCES`: wrong ones are unseen ones of another thing."""
+    if sentences == "wrong":
+        wrong = others()
+        asked = wrong[int(rng.integers(len(wrong)))]
+    return asked.draw(rng, held_out=sentences != "learned")
 
 
 def expanded(patterns: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ cannot be told to be further than `LEASH` from where it is, so it presses on thi
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sim import spec
 from sim.engines import BENCHES
 from sim.env import Array, Step, outcome_scores
 from sim.registry import load
@@ -24,6 +24,7 @@ from sim.rotations import rotation_matrices
 from sim.scenes.tabletop import TABLE, Block
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
+from sim.tasks.pictures import Pictures
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -191,8 +192,7 @@ class Scenes:
         self._goal, self._target = np.zeros((2, num, 3))
         self._gone = np.zeros(num, bool)  # lost in this episode
         self._seen: dict[str, Array] = {}
-        self._shown = np.zeros((len(task.config.cameras), num, PIXELS, PIXELS, 3), np.uint8)
-        self._moved = set(range(num))  # rows whose pictures are out of date: each takes as long as some steps
+        self.pictures = Pictures(spec.pictures(task.policy), num)
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         from sim.engines.workbench import NOMINAL
@@ -210,18 +210,15 @@ class Scenes:
         self._gone[list(rows)] = False
         self._target[list(rows)] = self.task.robot.forward(joints)[0]
         self._seen = {}
-        self._moved.update(rows)
+        self.pictures.moved.update(rows)
 
     def observe(self) -> dict[str, Array]:
         if not self._seen:
             self._seen = self._state()
-        cameras = self.task.config.cameras
-        if cameras and self._moved:
-            self._shown = self._shown.copy()  # who was shown the last ones keeps them
-            for (k, name), row in itertools.product(enumerate(cameras), self._moved):
-                self._shown[k, row] = self.bench.see(row, name, None, PIXELS, PIXELS)
-            self._moved = set()
-        return self._seen | dict(zip(cameras, self._shown, strict=True))
+        return self._seen | self.pictures.see(self._look)
+
+    def _look(self, row: int) -> dict[str, NDArray[np.uint8]]:
+        return {name: self.bench.see(row, name, None, PIXELS, PIXELS) for name in self.pictures.names}
 
     def _state(self) -> dict[str, Array]:
         """Every signal but the pictures."""
@@ -255,7 +252,8 @@ class Scenes:
         if self.task.config.control == "velocity":
             arm = self._follow(np.clip(arm, -SPEED, SPEED))
         self.bench.step(arm, opening)
-        self._seen, self._moved = self._state(), set(range(self.num))
+        self._seen = self._state()
+        self.pictures.moved.update(range(self.num))
         judged = self._judged()
         distance = self.task.distance(judged)
         self._gone |= self._lost()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.env import Array, Step, world_of
-from sim.language import SAID
+from sim.language import SAID, asked_with
 from sim.language.wordpiece import MOST
 from sim.tasks.external.libero import NAMED, SCALE, SEEN, VIEWS, smaller
+from sim.tasks.pictures import Pictures
 
 if TYPE_CHECKING:
     from sim.tasks.external.libero import Libero
@@ -163,8 +163,7 @@ class LiberoScenes:
         self.scenes: list[Scene | None] = [None] * num
         self._idle: list[tuple[int, Scene]] = []  # to be used again: of which task; the newest come last
         self._said = np.zeros((num, MOST), np.int64)
-        self._shown = {s.name: np.zeros((num, *s.shape), np.uint8) for s in spec.pictures(task.policy)}
-        self._moved: set[int] = set()  # rows whose pictures are out of date
+        self.pictures = Pictures(spec.pictures(task.policy), num)
         self._cameras: dict[tuple[int, int, int], Any] = {}  # task, height, width
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -175,7 +174,7 @@ class LiberoScenes:
                 scene = self.scenes[row] = self._taken(int(number))
                 scene.begin([self.seed, episode], self._start(scene, episode))
             self._said[row] = self._sentence(int(number), episode)
-        self._moved.update(rows)
+        self.pictures.moved.update(rows)
         self._give_back()
 
     def _taken(self, number: int) -> Scene:
@@ -206,11 +205,8 @@ class LiberoScenes:
     def _sentence(self, number: int, episode: int) -> NDArray[np.int64]:
         """The tokens of what is said in an episode of that task."""
         rng = np.random.default_rng([self.seed, episode, SAID])
-        sentences, asked = self.task.config.sentences, self.task.instructions[number]
-        if sentences == "wrong":
-            others = self.task.others(number)
-            asked = others[rng.integers(len(others))]
-        said = asked.draw(rng, held_out=sentences == "held_out")
+        asked, others = self.task.instructions[number], partial(self.task.others, number)
+        said = asked_with(rng, self.task.config.sentences, asked, others)
         tokens: NDArray[np.int64] = self.task.words.encode([said])[0][0]
         return tokens
 
@@ -224,20 +220,14 @@ class LiberoScenes:
             scene, self.scenes[row] = self.scenes[row], None
             if scene is not None:
                 self._idle.append((int(self.chosen[row]), scene))
-        self._moved.difference_update(rows)
+        self.pictures.moved.difference_update(rows)
 
     def observe(self) -> dict[str, Array]:
-        if self._moved and self._shown:
-            self._shown = copy.deepcopy(self._shown)  # who was shown the last ones keeps them
-            for row in self._moved:
-                for name, seen in self._look(row).items():
-                    self._shown[name][row] = seen
-            self._moved = set()
-        return self.truth() | self._shown
+        return self.truth() | self.pictures.see(self._look)
 
     def _look(self, row: int) -> dict[str, NDArray[np.uint8]]:
         camera, scene = self._camera(row, SEEN, SEEN)
-        whole = {name: camera.see(scene.data, VIEWS[name], scene.model) for name in self._shown}
+        whole = {name: camera.see(scene.data, VIEWS[name], scene.model) for name in self.pictures.names}
         return {name: smaller(picture, self.task.config.pixels) for name, picture in whole.items()}
 
     def _camera(self, row: int, height: int, width: int) -> tuple[Any, Scene]:
@@ -273,7 +263,7 @@ class LiberoScenes:
                     success[row] = scene.step(actions[row])
                 # MuJoCo begins anew by itself when a state blows up, and only counts a warning.
                 lost[row] = scene.data.warning.number.any() or not np.isfinite(scene.data.qpos).all()
-                self._moved.add(row)
+                self.pictures.moved.add(row)
         return Step((success & ~lost).astype(np.float32), success & ~lost, lost)
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.env import Array, Env, Step
-from sim.language import SAID, SENTENCES, Instructions, instructions_of
+from sim.language import SAID, SENTENCES, Instructions, asked_with, instructions_of
 from sim.language.folder import encoder_folder, tokeniser
 from sim.language.wordpiece import MOST, WordPiece
 from sim.render.views import seen_from
@@ -28,6 +29,7 @@ from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
 from sim.tasks.external.metaworld import COLLECTIONS, Settings, names, signals, task
 from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
+from sim.tasks.pictures import Pictures
 from sim.terms import Feature
 
 PIXELS = 64
@@ -170,36 +172,25 @@ class ToldScenes(ManyScenes):
     def __init__(self, task: MetaWorldWords, num: int, seed: int) -> None:
         super().__init__(task, num, seed)
         self._said = np.zeros((num, MOST), np.int64)
-        self._shown = {s.name: np.zeros((num, *s.shape), np.uint8) for s in spec.pictures(task.policy)}
-        self._moved: set[int] = set()  # rows whose pictures are out of date
+        self.pictures = Pictures(spec.pictures(task.policy), num)
         self._cameras: dict[int, tuple[Any, Any]] = {}  # task -> its camera and the model that is drawn
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         super().reset(rows, episodes)
         for row, episode in zip(rows, episodes, strict=True):
             rng = np.random.default_rng([self.seed, episode, SAID])
-            config, asked = self.task.config, self.task.instructions[self.chosen[row]]
-            if config.sentences == "wrong":
-                others = self.task.others(int(self.chosen[row]))
-                asked = others[rng.integers(len(others))]
-            sentence = asked.draw(rng, held_out=config.sentences != "learned")
+            number = int(self.chosen[row])
+            asked, others = self.task.instructions[number], partial(self.task.others, number)
+            sentence = asked_with(rng, self.task.config.sentences, asked, others)
             self._said[row] = self.task.words.encode([sentence])[0][0]
-        self._moved.update(rows)
+        self.pictures.moved.update(rows)
 
     def rest(self, rows: Sequence[int]) -> None:
         super().rest(rows)
-        self._moved.difference_update(rows)
+        self.pictures.moved.difference_update(rows)
 
     def observe(self) -> dict[str, Array]:
-        if not self._shown:
-            return self.truth()
-        if self._moved:
-            self._shown = copy.deepcopy(self._shown)  # who was shown the last ones keeps them
-            for row in self._moved:
-                for name, picture in self._look(row).items():
-                    self._shown[name][row] = picture
-            self._moved = set()
-        return self.truth() | self._shown
+        return self.truth() | self.pictures.see(self._look)
 
     def _look(self, row: int) -> dict[str, NDArray[np.uint8]]:
         from sim.render.camera import Camera
@@ -210,14 +201,14 @@ class ToldScenes(ManyScenes):
             model = environment.model if self.task.config.full else plain(environment.model)
             self._cameras[number] = Camera(environment.model, PIXELS, PIXELS), model
         camera, model = self._cameras[number]
-        return {name: camera.see(environment.data, VIEWS[name], model) for name in self._shown}
+        return {name: camera.see(environment.data, VIEWS[name], model) for name in self.pictures.names}
 
     def truth(self) -> dict[str, Array]:
         return super().observe() | {"instruction": self._said.copy()}
 
     def step(self, command: Mapping[str, Array]) -> Step:
         outcome = super().step(command)
-        self._moved.update(row for row, env in enumerate(self.envs) if env is not None)
+        self.pictures.moved.update(row for row, env in enumerate(self.envs) if env is not None)
         return outcome
 
     def close(self) -> None:

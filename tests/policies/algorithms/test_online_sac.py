@@ -114,6 +114,7 @@ def test_a_learner_that_is_killed_leaves_a_robot_that_stands(tmp_path):
     robot = 'algorithm.robot="driver=simulated settle=0 priority=0"'
     run = tmp_path / "run"
     command = [sys.executable, "-m", "policies.train", "task=arm_reach", "algorithm=online_sac", *settings, robot]
+    command += ["task.steps=1000"]  # it is in the middle of a flight
     process = subprocess.Popen([*command, f"out={run}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         began = time.monotonic()
