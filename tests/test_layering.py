@@ -199,6 +199,8 @@ LONGER = {  # and even these have at most 500
     "sim/engines/flight/dynamics.py",
     "sim/vec_env.py",
 }
+# What a package uses while it is imported only, so that a module may have its name.
+ONCE = {"sim/tasks/race/__init__.py": {"field"}}
 
 
 def name(path: Path) -> str:
@@ -328,6 +330,19 @@ def test_folders_stay_small():
     modules = Counter(name(path.parent) for path in FILES)
     full = {folder: n for folder, n in modules.items() if n > MOST_MODULES}
     assert not full, f"modules per folder: {full}; at most {MOST_MODULES}"
+
+
+def test_no_module_takes_the_name_of_what_its_package_uses():
+    """Importing package.name sets `name` in the package, in the place of what a function there would call."""
+    for where, tree in TREES.items():
+        if not where.endswith("/__init__.py"):
+            continue
+        package = where.removesuffix("/__init__.py")
+        inside = {name(path).removeprefix(f"{package}/").partition("/")[0].removesuffix(".py") for path in FILES}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and not f"{node.module}.".startswith(package.replace("/", ".") + "."):
+                taken = {alias.asname or alias.name for alias in node.names} & inside
+                assert not taken - ONCE.get(where, set()), f"{where} uses {taken}, which are also its modules' names"
 
 
 @pytest.mark.parametrize("folder", ["tests", "launch"])

@@ -24,7 +24,7 @@ from sim.rotations import rotation_matrices
 from sim.scenes.tabletop import TABLE, Block
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
-from sim.tasks.pictures import Pictures
+from sim.tasks.picture_cache import PictureCache
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Scenes:
         self._goal, self._target = np.zeros((2, num, 3))
         self._gone = np.zeros(num, bool)  # lost in this episode
         self._seen: dict[str, Array] = {}
-        self.pictures = Pictures(spec.pictures(task.policy), num)
+        self.pictures = PictureCache(spec.pictures(task.policy), num)
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         from sim.engines.workbench import NOMINAL

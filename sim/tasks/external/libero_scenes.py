@@ -18,7 +18,7 @@ from sim.env import Array, Step, world_of
 from sim.language import SAID, asked_with
 from sim.language.wordpiece import MOST
 from sim.tasks.external.libero import NAMED, SCALE, SEEN, VIEWS, smaller
-from sim.tasks.pictures import Pictures
+from sim.tasks.picture_cache import PictureCache
 
 if TYPE_CHECKING:
     from sim.tasks.external.libero import Libero
@@ -163,7 +163,7 @@ class LiberoScenes:
         self.scenes: list[Scene | None] = [None] * num
         self._idle: list[tuple[int, Scene]] = []  # to be used again: of which task; the newest come last
         self._said = np.zeros((num, MOST), np.int64)
-        self.pictures = Pictures(spec.pictures(task.policy), num)
+        self.pictures = PictureCache(spec.pictures(task.policy), num)
         self._cameras: dict[tuple[int, int, int], Any] = {}  # task, height, width
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:

@@ -29,7 +29,7 @@ from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
 from sim.tasks.external.metaworld import COLLECTIONS, Settings, names, signals, task
 from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
-from sim.tasks.pictures import Pictures
+from sim.tasks.picture_cache import PictureCache
 from sim.terms import Feature
 
 PIXELS = 64
@@ -172,7 +172,7 @@ class ToldScenes(ManyScenes):
     def __init__(self, task: MetaWorldWords, num: int, seed: int) -> None:
         super().__init__(task, num, seed)
         self._said = np.zeros((num, MOST), np.int64)
-        self.pictures = Pictures(spec.pictures(task.policy), num)
+        self.pictures = PictureCache(spec.pictures(task.policy), num)
         self._cameras: dict[int, tuple[Any, Any]] = {}  # task -> its camera and the model that is drawn
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from sim.env import Array
 from sim.spec import Group
 
 
-class Pictures:
+class PictureCache:
     """What was shown last of `num` scenes, by the signals (height, width, 3) that show it."""
 
     def __init__(self, signals: Group, num: int) -> None:

@@ -3,13 +3,13 @@
 import numpy as np
 
 from sim.spec import Signal
-from sim.tasks.pictures import Pictures
+from sim.tasks.picture_cache import PictureCache
 
 CAMERA = Signal("camera", (2, 2, 3), "1", "", 0.0, 255.0, dtype="uint8")
 
 
 def test_only_what_has_moved_is_drawn_and_who_was_shown_the_last_ones_keeps_them():
-    pictures, drawn = Pictures((CAMERA,), 3), list[int]()
+    pictures, drawn = PictureCache((CAMERA,), 3), list[int]()
 
     def look(row):
         drawn.append(row)
@@ -26,6 +26,6 @@ def test_only_what_has_moved_is_drawn_and_who_was_shown_the_last_ones_keeps_them
 
 
 def test_without_cameras_nothing_is_drawn():
-    pictures = Pictures((), 2)
+    pictures = PictureCache((), 2)
     pictures.moved.add(1)
     assert pictures.see(lambda row: {}["nobody looks"]) == {}
