@@ -184,7 +184,6 @@ class Vla(Stateful):
         if self.choices and self.choices.localiser:
             with enough():
                 shown.positions = localised(self.choices, shown)
-            shown.sights = None
         total, since = torch.zeros(()), 0
         while self.learners.more(self.done < self.config.updates):
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
