@@ -145,7 +145,7 @@ def test_the_localiser_learns_by_a_rate_of_its_own(seen, looked_at, monkeypatch)
 
 def test_an_uncertainty_without_a_localiser_is_refused(task, seen):
     for told, offsets in ((task, 4), (seen, 0)):
-        with pytest.raises(ValueError, match="uncertainty=true is of a localiser.*network.offsets be over 0.*network.places true"):
+        with pytest.raises(ValueError, match="uncertainty=true is of a localiser.*offsets be over 0.*places true"):
             cloning(told, offsets=offsets, uncertainty=True)
 
 
