@@ -59,12 +59,12 @@ PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pic
     "algorithm.localisation": 1500,
     "algorithm.updates": 2000,
 }
-PLACES: dict[str, Any] = {  # practice that is told where things are: 200 to 300 CPU-s
+PLACES: dict[str, Any] = {  # practice that is told where things are: some 350 CPU-s
     **BLUR,
     "task.cameras": [],
     "algorithm.clone.episodes": 70,
     "algorithm.clone.corruption": 2.0,
-    "algorithm.clone.updates": 800,
+    "algorithm.clone.updates": 3000,
     "algorithm.clone.unheard": 0.5,
     "algorithm.clone.refused": 0.1,
     "algorithm.clone.network.choice": True,
