@@ -22,7 +22,7 @@ from policies.algorithms.bc import check
 from policies.algorithms.vla.descent import descend
 from policies.algorithms.vla.glimpses import glimpses, sights
 from policies.algorithms.vla.heads import HEADS, Head
-from policies.algorithms.vla.stages import REPORT, first_stages, localised, true_positions
+from policies.algorithms.vla.stages import REPORT, as_often, first_stages, localised, true_positions
 from policies.learning import cosine
 from policies.learning.buffers import Batch
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
@@ -174,7 +174,7 @@ class Vla(Stateful):
         if self.done == 0:
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
-        weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
+        weight = as_often(shown.asked)  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
         before = sum(stage.updates * stage.cost for stage in self.stages)
         if self.choices:
@@ -248,10 +248,10 @@ class Vla(Stateful):
         localiser = self.choices.localiser if self.choices else None
         positions = true_positions(self.task, episodes) if self.grounding or localiser else torch.zeros(0)
         told = Told.of(shown, asked, wanted, positions if self.grounding else torch.from_numpy(asked))
-        if localiser:
+        if localiser and not all(stage.over for stage in self.stages):
             positions, scenes = positions[:, : localiser.objects], localiser.scenes
             told.sights = sights(self.task, told.pictures, positions, told.asked, scenes)
-            if self.config.glimpses and not all(stage.over for stage in self.stages):
+            if self.config.glimpses:
                 told.sights += glimpses(self.task, self.config.glimpses, self.seed, scenes)
         return told, Sentences.of(self.encoder, said, self.told.shape[0])
 

@@ -39,6 +39,11 @@ TOGETHER = 256  # pictures of each camera at a time
 PIXEL = "pixel."  # before the name of a picture in a batch: where objects are in it
 
 
+def as_often(kinds: Tensor) -> Tensor:
+    """Weights (n,) by which every kind (n,) is drawn as often."""
+    return 1.0 / torch.bincount(kinds).float()[kinds]
+
+
 def true_positions(task: HasWords, episodes: Sequence[Episode]) -> Tensor:
     """Of objects and targets (n, objects + targets, 3) at every step, m; LearningError where none says."""
     objects, targets = referents_of(task)
@@ -188,8 +193,7 @@ class LocalisationStage(Stage):
         scene, count = shown.sights.scene, self.config.batch_size
         if self.localiser.scenes == 1:
             return torch.randint(len(scene), (count,), generator=self.generator)
-        weight = 1.0 / torch.bincount(scene).float()[scene]  # all scenes as often
-        return torch.multinomial(weight, count, True, generator=self.generator)
+        return torch.multinomial(as_often(scene), count, True, generator=self.generator)
 
     def _drawn(self, shown: Told, sentences: Sentences, rows: Tensor) -> Batch:
         assert shown.sights is not None
