@@ -81,6 +81,23 @@ def test_an_error_before_a_test_has_a_second_try_too(staged):
     assert status == 0 and last.strip("=").startswith(" 1 passed in ")
 
 
+def test_who_fails_and_cannot_end_either_counts_as_one(staged):
+    """A launch whose process crashed: its test fails, and its end is an error."""
+    ends = """
+@pytest.fixture
+def it():
+    yield
+    assert len(pathlib.Path("one.tried").read_text()) > 1
+
+"""
+    first = UNSTEADY.format(name="one", mark="timed").replace("test_one()", "test_one(it)")
+    first = first.replace("import pathlib, pytest\n", "import pathlib, pytest\n" + ends)
+    others = "".join(UNSTEADY.format(name=name, mark="timed") for name in ("two", "three"))
+    status, last, lines = staged({"a": first, "b": others})
+    assert status == 0 and last.strip("=").startswith(" 3 passed in "), lines
+    assert len([line for line in lines if line.startswith("UNSTEADY ")]) == 3
+
+
 def test_what_fails_twice_has_failed(staged):
     twice = UNSTEADY.format(name="one", mark="timed") + (MARKED + FAILS).format("two", "timed")
     status, last, lines = staged({"a": twice, "b": (MARKED + FAILS).format("three", "slow")})

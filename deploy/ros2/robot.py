@@ -62,7 +62,7 @@ try:  # not among the wheels
 except ModuleNotFoundError:
     TFMessage = None
 
-MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
+MOST_BEHIND = 0.01  # s; on a busy machine the simulated time slips: rushing after the clock, it would fly uncontrolled
 SLOW_HZ = 20.0  # of the battery
 FULL_CURRENT = 1.8  # A at full command: 250 mAh last for 8 minutes of it
 STATE_S = 0.5  # s after which the state is said again: who is silent loses the topic to the next who speaks
