@@ -3,15 +3,16 @@
 With `task.cameras=[]` it is told where things are in place of pictures, not which task it is: the sentence says that.
 
 Every episode is one of `task.tasks`, in turn, and a sentence is drawn that asks for it. Pictures are drawn of a copy of
-the scene without the arm's meshes, which takes a fifth of the time (`task.full=true` draws all of it), and only when
-somebody looks.
+the scene without the arm's meshes, which takes a fifth of the time, and only when somebody looks. `task.full=true`
+draws all of it, as a real camera shows it; `task.full_share` does so in a share of the episodes, so that who learns
+from them knows both.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ ARM = {"right_arm_base_link", "head", "pedestal", "torso", "controller_box", "pe
 ARM |= {f"right_l{k}" for k in range(6)}
 # Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
 BLUR: dict[str, Any] = {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}
-PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pictures: 300 CPU-s
+PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pictures: 400 CPU-s
+    "task.full_share": 0.5,
     "algorithm.head": "flow",
     "algorithm.network.choice": True,
     "algorithm.network.places": True,
@@ -92,12 +94,15 @@ class WordsSettings(Settings):
     # That episodes are asked for with; of an evaluation: held_out, or wrong, another's of `tasks` (of one: of EASY).
     sentences: str = "learned"
     full: bool = False  # pictures of all meshes
+    full_share: float = 0.0  # of the episodes whose pictures are of all meshes anyway, in learning: 0 to 1
     encoder: str = field(default="", metadata={PLACE: True})  # folder of the sentence encoder (default: extra [vla]'s)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sentences not in SENTENCES:
             raise ValueError(f"sentences {self.sentences!r} is not one of {', '.join(SENTENCES)}")
+        if not 0.0 <= self.full_share <= 1.0:
+            raise ValueError(f"full_share must be in 0..1, got {self.full_share}")
         self.tasks = [one for name in self.tasks for one in (names(name) if name in COLLECTIONS else [name])]
         if odd := [name for name in self.cameras if name not in VIEWS]:
             raise ValueError(f"camera {odd[0]!r} is not one of {', '.join(VIEWS)}")
@@ -156,6 +161,15 @@ class MetaWorldWords(MetaWorldMany):
             return (*self.instructions[number + 1 :], *self.instructions[:number])
         return tuple(instructions_of(f"metaworld/{name}") for name in EASY if name not in self.config.tasks)
 
+    def judged(self) -> MetaWorldWords:
+        """With pictures of one kind: plain, or full."""
+        return type(self)(replace(self.config, full_share=0.0))
+
+    def full(self, episode: int) -> bool:
+        """Whether pictures of the episode of that number are of all meshes: of each task's, that share in turn."""
+        turn, share = episode // len(self.members), self.config.full_share
+        return self.config.full or int((turn + 1) * share) > int(turn * share)
+
     def in_pictures(self, positions: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Where positions (..., 3), m, are in its pictures (..., 2): right and down, -1 to 1 from edge to edge."""
         return {name: seen_from(VIEWS[name], positions) for name in self.config.cameras}
@@ -173,13 +187,15 @@ class ToldScenes(ManyScenes):
         super().__init__(task, num, seed)
         self._said = np.zeros((num, MOST), np.int64)
         self.pictures = PictureCache(spec.pictures(task.policy), num)
-        self._cameras: dict[int, tuple[Any, Any]] = {}  # task -> its camera and the model that is drawn
+        self._full = np.zeros(num, bool)  # whose pictures are of all meshes
+        self._cameras: dict[int, tuple[Any, Any]] = {}  # task -> its camera and its plain model
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         super().reset(rows, episodes)
         for row, episode in zip(rows, episodes, strict=True):
             rng = np.random.default_rng([self.seed, episode, SAID])
             number = int(self.chosen[row])
+            self._full[row] = self.task.full(episode)
             asked, others = self.task.instructions[number], partial(self.task.others, number)
             sentence = asked_with(rng, self.task.config.sentences, asked, others)
             self._said[row] = self.task.words.encode([sentence])[0][0]
@@ -198,9 +214,9 @@ class ToldScenes(ManyScenes):
         env: Any = self.envs[row]  # one of Meta-World's
         environment, number = env.environments[0], int(self.chosen[row])
         if number not in self._cameras:
-            model = environment.model if self.task.config.full else plain(environment.model)
-            self._cameras[number] = Camera(environment.model, PIXELS, PIXELS), model
-        camera, model = self._cameras[number]
+            self._cameras[number] = Camera(environment.model, PIXELS, PIXELS), plain(environment.model)
+        camera, drawn = self._cameras[number]
+        model = environment.model if self._full[row] else drawn
         return {name: camera.see(environment.data, VIEWS[name], model) for name in self.pictures.names}
 
     def truth(self) -> dict[str, Array]:

@@ -8,8 +8,9 @@ from sim.env import make_env
 from sim.language import spoken
 from sim.language.folder import installed
 from sim.tasks import make
-from sim.tasks.abilities import referents_of
+from sim.tasks.abilities import judged, referents_of
 from sim.tasks.external.metaworld_words import EASY
+from sim.tasks.recorded import recorded
 from tests.policies.language.spoken_words import encoder
 
 TASKS = ["drawer-close-v3", "window-close-v3"]
@@ -192,6 +193,32 @@ def test_the_plain_picture_shows_the_same_table(folder):
         assert 0.01 < (apart > 30).mean() < 0.35  # an arm
 
 
+def test_a_share_of_the_episodes_of_each_task_shows_all_meshes(folder):
+    plain, full, some = (
+        begun(made(folder, **settings), range(4)).observe()["side_camera"]
+        for settings in ({}, {"full": True}, {"full_share": 0.5})
+    )
+    for row, shown in enumerate((plain, plain, full, full)):  # two tasks in turn
+        assert (some[row] == shown[row]).all() and (plain[row] != full[row]).any()
+
+
+def test_who_is_judged_sees_pictures_of_one_kind(folder):
+    task = made(folder, full_share=0.5)
+    assert [task.full(k) for k in range(6)] == [False, False, True, True, False, False]
+    assert not judged(task).full(2) and judged(made(folder, full=True, full_share=0.5)).full(0)
+    settings = recorded(task)
+    assert settings["full_share"] == 0.0 and settings["tasks"] == TASKS
+    assert sum(made(folder, full_share=0.3).full(k) for k in range(20)) == 6
+
+
+def test_pictures_are_learned_with_and_without_the_arm():
+    from policies.runner.config import compose
+
+    words = ["task=metaworld/words"]
+    assert compose(words).task_config.full_share == 0.5
+    assert compose([*words, "quality=tokens"]).task_config.full_share == 0.0
+
+
 def test_practice_from_places_is_a_recipe():
     from policies.runner.config import compose
 
@@ -214,6 +241,7 @@ def test_practice_from_places_is_a_recipe():
         ({"sentences": "shouted"}, "is not one of learned, held_out, wrong"),
         ({"encoder": "/nowhere"}, "no folder of a sentence encoder"),
         ({"steps": 0}, "between 1 and 500"),
+        ({"full_share": 1.5}, "full_share must be in 0..1, got 1.5"),
     ],
 )
 def test_bad_settings_are_named(folder, settings, message):
