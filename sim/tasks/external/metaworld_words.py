@@ -49,7 +49,7 @@ ARM = {"right_arm_base_link", "head", "pedestal", "torso", "controller_box", "pe
 ARM |= {f"right_l{k}" for k in range(6)}
 # Three bins are about as far as the hand goes in the time of half a chunk; the gripper is nearly open or closed.
 BLUR: dict[str, Any] = {"algorithm.blur": [3.0, 3.0, 3.0, 1.0]}
-PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pictures: 400 CPU-s
+PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pictures: 300 to 500 CPU-s
     "task.full_share": 0.5,
     "algorithm.head": "flow",
     "algorithm.network.choice": True,
