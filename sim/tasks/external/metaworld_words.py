@@ -83,6 +83,14 @@ PLACES: dict[str, Any] = {  # practice that is told where things are: some 350 C
     "algorithm.ema_decay": 0.95,
 }
 
+LOOKING: dict[str, Any] = {  # practice from pictures, of a clone that is told where things are in them: 1 200 CPU-s
+    **{name: value for name, value in PLACES.items() if name != "task.cameras"},
+    "algorithm.clone.network.places": True,
+    "algorithm.clone.network.looks": False,
+    "algorithm.clone.glimpses": 700,
+    "algorithm.clone.localisation": 1500,
+}
+
 
 @dataclass
 class WordsSettings(Settings):
@@ -123,9 +131,9 @@ class MetaWorldWords(MetaWorldMany):
     recipes = {
         "vla": {
             "default": PICTURES,
-            "tokens": {},  # what `vla_rl` goes on from: bins, and neither choices nor places
+            "tokens": {},  # bins, and neither choices nor places
         },
-        "vla_rl": {"default": BLUR, "places": PLACES},
+        "vla_rl": {"default": LOOKING, "places": PLACES, "tokens": BLUR},
     }
 
     config: WordsSettings

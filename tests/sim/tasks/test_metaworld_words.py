@@ -230,6 +230,17 @@ def test_practice_from_places_is_a_recipe():
     assert practice.blur == pictures.algorithm_config.blur == [3.0, 3.0, 3.0, 1.0]
 
 
+def test_practice_from_pictures_is_that_from_places_with_a_localiser():
+    from policies.runner.config import compose
+
+    words = ["task=metaworld/words", "algorithm=vla_rl"]
+    pictures, places = (compose([*words, *more]).algorithm_config for more in ([], ["quality=places"]))
+    assert pictures.clone.network.places and pictures.clone.glimpses and not places.clone.glimpses
+    pictures.clone, pictures.localisation = places.clone, places.localisation
+    assert pictures == places
+    assert not compose([*words, "quality=tokens"]).algorithm_config.clone.network.choice
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
