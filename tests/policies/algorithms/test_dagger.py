@@ -71,6 +71,7 @@ def test_corrections_make_a_mediocre_clone_better(kind, gain, cloned):
     assert labels == sorted(labels) and (labels[-1] == flown[-1]["env_steps"]) == (kind is Dagger)
 
 
+@pytest.mark.long  # what is learned from is defined below, and that it is learned exactly as before
 def test_rlif_learns_what_makes_somebody_intervene():
     """Its critics were told of interventions only: they prefer what the expert would do, in states never seen."""
     learner = Rlif(ToyReach(), Rlif.Config(**STEERED), 0)
