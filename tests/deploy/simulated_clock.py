@@ -11,13 +11,12 @@ GONE = 120.0  # s without a step, after which the simulation has ended
 class Clock:
     """s, monotonic, for both of them: between two steps of the simulation not more passes than one step simulates.
 
-    Where the machine keeps up, that is `hurry` times real time. Where it stands still, or is slow, no deadline passes
-    meanwhile that a vehicle in real time would have kept: its watchdogs, the driver's and the loop's count the same.
+    Where the machine keeps up, that is real time. Where it stands still, or is slow, no deadline passes meanwhile that
+    a vehicle in real time would have kept: its watchdogs, the driver's and the loop's count the same time.
     """
 
-    def __init__(self, simulation: Any, period: float, hurry: float = 1.0) -> None:
+    def __init__(self, simulation: Any, period: float) -> None:
         """`simulation.tick` advances it by `period` s."""
-        self.hurry = hurry
         tick, self.most = simulation.tick, math.inf  # s, until the next step; the first may be a while off
         self._last = time.perf_counter(), time.perf_counter()  # s: of this clock, and of the machine's, at a step
 
@@ -32,10 +31,10 @@ class Clock:
         now, then = self._last
         passed = time.perf_counter() - then
         assert passed < GONE, "the simulation has ended"
-        return now + min(self.hurry * passed, self.most)
+        return now + min(passed, self.most)
 
     def sleep(self, seconds: float) -> None:
         """Until so much has passed here."""
         end = self() + seconds
         while (left := end - self()) > 0.0:
-            time.sleep(left / self.hurry)
+            time.sleep(left)

@@ -20,8 +20,6 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.envelope import Envelope
 from tests.deploy.simulated_clock import PATIENT, Clock
 
-HURRY = 2.0  # times real time, which most of a flight would be waited for
-
 
 def free_port() -> int:
     """Of this machine, for UDP."""
@@ -31,11 +29,11 @@ def free_port() -> int:
 
 
 class Served(Simulation):
-    """In a thread, faster than real time, as far as the machine keeps up: in the time of `clock`, as whoever flies."""
+    """In real time, in a thread; on a machine too slow for that, in the time of `clock`, whoever flies by that, too."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(Config(uri=f"udpout://127.0.0.1:{free_port()}", **settings))
-        self.clock = Clock(self, EVERY * DT, HURRY)
+        self.clock = Clock(self, EVERY * DT)
 
 
 @contextmanager

@@ -281,7 +281,6 @@ def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lo
             guard.stop()
 
         simulation.autopilot.receive = deaf
-        simulation.clock.hurry = 1.0  # questions a moment apart are counted
         after(driver, 0.3, stop)
         fly(policy, driver, guard, steps=1500)
         if lost == 6:
