@@ -217,7 +217,9 @@ OFTEN = [pytest.param(name, marks=pytest.mark.long) if name in SPEAKING else nam
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OFTEN if name != "online_sac"])  # which goes by the clock
-def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
+def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path, monkeypatch):
+    for practice in ("online", "interventions"):  # as many rows, of a quarter as many steps
+        monkeypatch.setattr(f"policies.learning.{practice}.REPORT", 25)
     whole, parts, continued = learner(name), learner(name), learner(name, seed=1)
     assert not same(continued.state_dict(), parts.state_dict())
     metrics = advance(whole, 2)

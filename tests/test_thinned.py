@@ -1,11 +1,13 @@
 """What `thinned` leaves for `make test` has each value of a matrix, and no more than it takes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ALONE = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # to load all plugins takes seconds
 MATRIX = """
 import pytest
 
@@ -32,8 +34,8 @@ def chosen(tmp_path_factory) -> dict[str, list[str]]:
     (folder / "test_a.py").write_text(MATRIX)
     found = {}
     for words in ("not long", "long"):
-        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:dash", "-m", words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", words]
+        done = subprocess.run(command, cwd=folder, env=ALONE, capture_output=True, text=True, check=True)
         found[words] = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
     return found
 

@@ -18,6 +18,7 @@ import sys
 import time
 import weakref
 from collections import deque
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class AdviserProcess:
     def __init__(self, task: Task, config: AdviserConfig) -> None:
         self.config, self.columns = config, size(task.commands) + 2
         try:
-            self._told = framed(pickle.dumps((task, config)))
+            self._told = framed(pickle.dumps((task, _plain(config))))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ValueError(f"{task.name} cannot be told to another process ({error}), so nobody advises") from error
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -281,6 +282,11 @@ def acceptable(values: Array) -> Array:
     fine: Array = np.asarray(finite & within & (weight >= 0.0) & (weight <= 1.0))
     np.clip(actions, -1.0, 1.0, out=actions)
     return fine
+
+
+def _plain(config: AdviserConfig) -> AdviserConfig:
+    """What an adviser is told, without what only who learns asks of it: that would have its process import torch."""
+    return AdviserConfig(**{one.name: getattr(config, one.name) for one in fields(AdviserConfig)})
 
 
 def _dismiss(held: dict[str, Any]) -> None:

@@ -56,6 +56,7 @@ def test_it_recovers_when_thrown(delay_steps):
     assert np.median(score["settling_time"]) < 1.5
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", list(ROBOTS))
 def test_the_same_gains_fly_every_airframe(name):
     hover = fly(sim.tasks.make("quad_hover", robot=name, tilt=20.0, position=0.2, velocity=0.3), 16, delay_steps=1)

@@ -113,7 +113,7 @@ def test_a_hover_is_too_little_excitation():
 
 @pytest.mark.slow
 def test_a_nudged_hover_says_what_is_missing():
-    quiet = still()
+    quiet = still(1500)
     rng = np.random.default_rng(1)
     nudged = dataclasses.replace(quiet, command=quiet.command + 1e-5 * rng.normal(size=quiet.command.shape))
     with pytest.raises(TooLittleExcitation, match=r"inertia_x = .* \(roll more\)"):

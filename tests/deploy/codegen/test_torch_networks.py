@@ -14,8 +14,8 @@ from tests.deploy.codegen.native import Native
 from tests.deploy.codegen.torch_networks import NETWORKS
 
 # The exporter takes seconds per network: these are exported every time, the others by `make test-all`. What operators
-# do one by one, test_every_operator.py tests.
-OFTEN = {"gelu", "top k", "embedding", "mixture of experts", "einsum", "attention", "transformer, norm first", "u-net"}
+# do one by one, test_every_operator.py tests; attention alone is in test_export_torch_c.py.
+OFTEN = {"gelu", "top k", "embedding", "mixture of experts", "einsum", "transformer, norm first", "u-net"}
 OFTEN |= {"gru, both ways", "dilated convolutions over time", "impala", "dilated, same"}
 
 

@@ -64,7 +64,7 @@ def test_a_wild_policy_may_not_change_its_command_at_once(policy):
     assert (after <= before + ENVELOPE.max_change + 1e-6).all()
 
 
-@pytest.mark.parametrize("count", [pytest.param(12, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [pytest.param(5, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.long)])
 def test_random_faults(policy, tmp_path, count):
     rng = np.random.default_rng(2026)
     landed, early = [], 0

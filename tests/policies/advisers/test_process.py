@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import re
 import signal
 import time
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from policies.advisers import AdviserConfig, make, process
+from policies.advisers.advice import AdviceConfig
 from policies.advisers.process import AdviserProcess, acceptable, understood
-from policies.advisers.worker import SHAPE, Question
+from policies.advisers.worker import LENGTH, SHAPE, Question
 from sim.registry import StrangerError, names_from
 from tests.policies.toy_advisers import NAME
 from tests.policies.toy_reach import ToyReach
@@ -220,6 +222,13 @@ def test_rows_that_are_accepted_can_be_learned_from(values):
         assert kept or not good
 
 
+def test_what_only_who_learns_needs_to_know_is_not_told():
+    """The settings of who learns are of a module that imports torch, which takes seconds and memory."""
+    adviser = AdviserProcess(ToyReach(), AdviceConfig(levels=4, ask=3))
+    _, told = pickle.loads(adviser._told[LENGTH.size :])
+    assert type(told) is AdviserConfig and told == AdviserConfig(levels=4)
+
+
 def test_what_cannot_be_asked_is_refused_at_once():
     with pytest.raises(ValueError, match="toy_frail cannot be told to another process .*, so nobody advises"):
         AdviserProcess(Untold(), AdviserConfig())
@@ -242,11 +251,14 @@ def test_a_file_does_not_choose_who_advises():
 
 PARENT = """
 import sys, time
+import numpy as np
 from policies.advisers import AdviserConfig
 from policies.advisers.process import AdviserProcess
-from tests.policies.advisers.test_process import NAME, ToyReach, question
+from policies.advisers.worker import Question
+from tests.policies.toy_advisers import NAME
+from tests.policies.toy_reach import ToyReach
 adviser = AdviserProcess(ToyReach(), AdviserConfig(adviser=NAME, policy=sys.argv[1]))
-adviser.submit(question(0))
+adviser.submit(Question(np.array([0]), {"position": np.zeros((1, 2), np.float32)}, np.zeros((1, 2), np.float32)))
 while not adviser._ready:
     adviser.poll()
     time.sleep(0.01)

@@ -239,7 +239,7 @@ FEW_STEPS |= {"warmup_steps": 400, "updates_per_step": 4, "actor_every": 1, "suc
 FEW_STEPS |= {"evaluation_episodes": 100, "report_every": 400, "initial_std": 0.5, "gamma": 0.9}
 
 
-@pytest.mark.slow
+@pytest.mark.long  # what is learned from it is defined above
 def test_advice_is_learned_from():
     assert run(learner(**FEW_STEPS, advice={"ask": 4, "until": 1.0}))[-1]["success"] >= 0.85  # 0.96 when written
 
@@ -251,7 +251,7 @@ def test_in_so_few_steps_sac_alone_does_not_get_there():
 
 def test_an_earlier_policy_advises_with_its_history(tmp_path: Path):
     task = tasks.make("quad_hover", history=3)
-    sac = Sac(task, SacConfig(**TINY, **SMALL), 0)
+    sac = Sac(task, SacConfig(**TINY, **SMALL, path="torch"), 0)
     run(sac, 1)
     export(sac.controller(), tmp_path / "policy.onnx", training={})
     told = {"adviser": "policy", "policy": str(tmp_path / "policy.onnx"), "until": 1.0}

@@ -24,6 +24,7 @@ from sim.robots import robot
 from sim.tasks.quad_hover import HoverConfig, QuadHover
 
 WINDOW = 16
+SHORT = 0.4  # s, of an episode: whole ones are flown to measure what was learned
 HIDDEN = {"mlp": [16, 12], "gru": [8, 8]}
 
 
@@ -119,7 +120,7 @@ def test_the_adjoint_clip_of_these_tests_binds() -> None:
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_training_curves_stay_together(kind: str) -> None:
     kernel, other = (
-        list(start(tasks.make("quad_hover", episode_s=1.2), 1, path, kind).learn()) for path in ("fused", "torch")
+        list(start(tasks.make("quad_hover", episode_s=SHORT), 1, path, kind).learn()) for path in ("fused", "torch")
     )
     assert [m.keys() for m in kernel] == [m.keys() for m in other]
     for a, b in zip(kernel, other, strict=True):
@@ -141,7 +142,7 @@ def test_both_paths_follow_the_curriculum() -> None:
 
 def late_task() -> Any:
     """quad_hover with a position that is late and sometimes lost."""
-    task = tasks.make("quad_hover", episode_s=1.2)
+    task = tasks.make("quad_hover", episode_s=SHORT)
     late = (*task.policy[0].imperfections, Delay(0.01, 0.03), Dropout(0.2))
     task.policy = (replace(task.policy[0], imperfections=late), *task.policy[1:])
     return task
@@ -168,8 +169,8 @@ class Linear(torch.nn.Module):
 
 CASES: dict[str, Any] = {
     "mlp": (lambda: tasks.make("quad_track", episode_s=1.2), {}),
-    "gru": (lambda: tasks.make("quad_hover", episode_s=1.2), {"kind": "gru"}),
-    "critic": (lambda: tasks.make("quad_hover", episode_s=1.2), {"critic": True}),
+    "gru": (lambda: tasks.make("quad_hover", episode_s=SHORT), {"kind": "gru"}),
+    "critic": (lambda: tasks.make("quad_hover", episode_s=SHORT), {"critic": True}),
     "late": (late_task, {"kind": "gru"}),
 }
 
@@ -236,7 +237,7 @@ def test_a_reward_written_in_torch_takes_the_place_of_the_costs() -> None:
 
 
 def test_a_module_of_ones_own_learns_and_is_the_controller() -> None:
-    algorithm = start(tasks.make("quad_hover", noise=0.0), path="auto", kind=f"{__name__}:Linear")
+    algorithm = start(tasks.make("quad_hover", noise=0.0, episode_s=SHORT), path="auto", kind=f"{__name__}:Linear")
     before = [p.detach().clone() for p in algorithm.path.policy.parameters()]
     list(algorithm.learn())
     assert all((a != b).any() for a, b in zip(before, algorithm.path.policy.parameters(), strict=True))
@@ -265,7 +266,7 @@ def test_targets_of_the_critic() -> None:
 
 
 def test_the_critic_learns_and_its_gradient_reaches_the_policy() -> None:
-    task = tasks.make("quad_hover", episode_s=1.2)
+    task = tasks.make("quad_hover", episode_s=SHORT)
     algorithm = start(task, critic=True, gamma=0.95, updates=80, num_envs=2 * LANES, learning_rate=3e-3)
     path = algorithm.path
     metrics = list(algorithm.learn())
@@ -283,6 +284,7 @@ def test_the_critic_learns_and_its_gradient_reaches_the_policy() -> None:
     assert all(p.grad is None for p in path.critic.target.parameters())
 
 
+@pytest.mark.long  # its curve is that of the fused path, above, which test_fused.py has learn
 def test_it_learns() -> None:
     metrics = list(start(tasks.make("quad_hover", episode_s=1.2), updates=120, window=32).learn())
     assert np.mean([m["loss"] for m in metrics[-10:]]) < 0.7 * np.mean([m["loss"] for m in metrics[:10]])

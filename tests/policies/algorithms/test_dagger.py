@@ -71,6 +71,7 @@ def test_corrections_make_a_mediocre_clone_better(kind, gain, cloned):
     assert labels == sorted(labels) and (labels[-1] == flown[-1]["env_steps"]) == (kind is Dagger)
 
 
+@pytest.mark.long  # what is learned from is defined below, and that it is learned exactly as before
 def test_rlif_learns_what_makes_somebody_intervene():
     """Its critics were told of interventions only: they prefer what the expert would do, in states never seen."""
     learner = Rlif(ToyReach(), Rlif.Config(**STEERED), 0)
@@ -98,9 +99,10 @@ def test_dagger_needs_no_help_and_cloning_alone_is_all_help():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_continues_exactly(kind):
-    whole = kind(ToyReach(), small(kind), 0)
-    rows, others = learned(whole, lambda: kind(ToyReach(), small(kind), 1))
+def test_it_continues_exactly(kind, monkeypatch):
+    monkeypatch.setattr("policies.learning.interventions.REPORT", 50)  # as many rows, of half as many steps
+    whole = kind(ToyReach(), small(kind, total_steps=200), 0)
+    rows, others = learned(whole, lambda: kind(ToyReach(), small(kind, total_steps=200), 1))
     assert len(rows) == 3 and "loss" in rows[-1]
     for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]

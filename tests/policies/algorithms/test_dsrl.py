@@ -72,9 +72,9 @@ def weights(learner):
 
 
 def test_it_continues_exactly(monkeypatch):
-    monkeypatch.setattr("policies.learning.online.REPORT", 50)  # as many rows, of half as many steps
-    whole = Dsrl(ToyReach(), small(total_steps=600), 0)
-    rows, others = learned(whole, lambda: Dsrl(ToyReach(), small(total_steps=600), 0))
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    whole = Dsrl(ToyReach(), small(total_steps=300), 0)
+    rows, others = learned(whole, lambda: Dsrl(ToyReach(), small(total_steps=300), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) >= 4
     for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]
@@ -82,14 +82,14 @@ def test_it_continues_exactly(monkeypatch):
 
 
 def test_another_seed_is_another_run():
-    runs = [Dsrl(ToyReach(), small(total_steps=400), seed) for seed in (0, 0, 1)]
+    runs = [Dsrl(ToyReach(), small(total_steps=200), seed) for seed in (0, 0, 1)]
     for run in runs:
         list(run.learn())
     assert torch.equal(weights(runs[0]), weights(runs[1])) and not torch.equal(weights(runs[0]), weights(runs[2]))
 
 
 def test_the_file_is_the_whole_controller(tmp_path):
-    learner = Dsrl(ToyReach(), small(same_noise=True), 0)
+    learner = Dsrl(ToyReach(), small(same_noise=True, total_steps=200), 0)
     list(learner.learn())
     export(learner.controller(), tmp_path / "policy.onnx")
     policy = PolicyFile.load(str(tmp_path / "policy.onnx"))

@@ -46,7 +46,7 @@ def test_it_steers_a_mediocre_base_to_the_goal():
 
 
 def test_the_distilled_critic_agrees_with_those_of_chunks():
-    learner = DsrlNa(ToyReach(), small(), 0)
+    learner = DsrlNa(ToyReach(), small(total_steps=400), 0)
     list(learner.learn())
     for _ in range(300):
         learner._update_critics()
@@ -59,9 +59,9 @@ def test_the_distilled_critic_agrees_with_those_of_chunks():
 
 
 def test_it_continues_exactly(monkeypatch):
-    monkeypatch.setattr("policies.learning.online.REPORT", 50)  # as many rows, of half as many steps
-    whole = DsrlNa(ToyReach(), small(total_steps=400), 0)
-    rows, others = learned(whole, lambda: DsrlNa(ToyReach(), small(total_steps=400), 0))
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    whole = DsrlNa(ToyReach(), small(total_steps=200), 0)
+    rows, others = learned(whole, lambda: DsrlNa(ToyReach(), small(total_steps=200), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 3
     for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]
@@ -69,7 +69,7 @@ def test_it_continues_exactly(monkeypatch):
 
 
 def test_the_file_is_the_whole_controller(tmp_path):
-    learner = DsrlNa(ToyReach(), small(same_noise=True, total_steps=400), 0)
+    learner = DsrlNa(ToyReach(), small(same_noise=True, total_steps=200), 0)
     list(learner.learn())
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():
         export(controller, tmp_path / f"{name}.onnx")

@@ -58,9 +58,9 @@ def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Expo, pytest.param(Residual, marks=pytest.mark.long)])  # in test_tables.py both
 def test_it_continues_exactly(kind, monkeypatch):
-    monkeypatch.setattr("policies.learning.online.REPORT", 50)  # as many rows, of half as many steps
-    whole = kind(ToyReach(), small(kind, total_steps=400), 0)
-    rows, others = learned(whole, lambda: kind(ToyReach(), small(kind, total_steps=400), 0))
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    whole = kind(ToyReach(), small(kind, total_steps=200), 0)
+    rows, others = learned(whole, lambda: kind(ToyReach(), small(kind, total_steps=200), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 3
     for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]
@@ -84,7 +84,7 @@ def agree(controller, path, rng):
 
 @pytest.mark.parametrize(("kind", "same"), [(Expo, False), (Expo, True), (Residual, False)])
 def test_the_file_is_the_whole_controller(kind, same, tmp_path):
-    learner = kind(ToyReach(), small(kind, same_edit=same, total_steps=400), 0)
+    learner = kind(ToyReach(), small(kind, same_edit=same, total_steps=200), 0)
     list(learner.learn())
     rng = np.random.default_rng(0)
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():

@@ -46,9 +46,10 @@ def test_it_finds_to_the_goal_without_a_base():
     assert before < 0.2 and after > 0.55 and after > shown + 0.2, (before, shown, after)
 
 
-def test_it_continues_exactly():
-    whole = Rlpd(ToyReach(), small(), 0)
-    rows, (second, _) = learned(whole, lambda: Rlpd(ToyReach(), small(), 0))
+def test_it_continues_exactly(monkeypatch):
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    whole = Rlpd(ToyReach(), small(total_steps=200), 0)
+    rows, (second, _) = learned(whole, lambda: Rlpd(ToyReach(), small(total_steps=200), 0))
     assert rows[-1]["divergence"] > 0.0
     assert list(second.learn())[-1] == rows[-1]
     assert torch.equal(weights(whole), weights(second))
@@ -57,13 +58,13 @@ def test_it_continues_exactly():
 @pytest.mark.parametrize("horizon", [1, 2])
 def test_the_file_is_the_whole_controller(horizon, tmp_path):
     base = dataclasses.replace(QUICK.base, episodes=20, horizon=horizon)
-    learner = Rlpd(ToyReach(), small(base=base, total_steps=400), 0)
+    learner = Rlpd(ToyReach(), small(base=base, total_steps=200), 0)
     list(learner.learn())
     agree(learner.controller(), tmp_path / "policy.onnx", np.random.default_rng(0))
 
 
 def test_half_of_a_batch_are_demonstrations():
-    learner = Rlpd(ToyReach(), small(total_steps=400), 0)
+    learner = Rlpd(ToyReach(), small(total_steps=200), 0)
     list(learner.learn())
     shown = learner.run.transitions()
     assert learner.memory.prior.size == len(shown)

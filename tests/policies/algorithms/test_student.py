@@ -141,7 +141,7 @@ def test_it_learns_what_it_is_taught(teacher, network, path):
         "rollout_steps": 16,
         "hidden": [32, 32],
         "learning_rate": 3e-3,
-        "total_steps": 60_000,
+        "total_steps": 45_000,
         "minibatches": 4,
     }
     settings |= {"network": network, "path": path, "inherit": False, "head": [32]}

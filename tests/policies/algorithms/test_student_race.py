@@ -33,9 +33,9 @@ def test_it_learns_from_a_lidar_what_to_do_of_pictures(teacher, tmp_path):
     task = make("car_race_vision", **SMALL)
     sight = EncoderConfig(channels=[8, 8, 8], strides=[4, 2, 2], head="flat")
     settings = {"num_envs": 32, "rollout_steps": 16, "minibatches": 8, "epochs": 3, "hidden": [32, 32]}
-    settings |= {"critic_hidden": [16], "learning_rate": 3e-3, "lengths": [1.0, 1.0], "evaluate_every": 0}
+    settings |= {"critic_hidden": [16], "learning_rate": 6e-3, "lengths": [1.0, 1.0], "evaluate_every": 0}
     settings |= {"guided": 0.2, "alone": 1.0, "imitation_reward": 0.0, "evaluation_episodes": 4, "sight": sight}
-    learner = Student(task, StudentConfig(**settings, total_steps=8_000, teacher=teacher), 0)
+    learner = Student(task, StudentConfig(**settings, total_steps=5_120, teacher=teacher), 0)
     metrics = [*learner.learn()]
     first, last = (np.mean([m["imitation_error"] for m in some]) for some in (metrics[:3], metrics[-5:]))
     assert last < 0.6 * first, (first, last)

@@ -21,7 +21,7 @@ from tests.policies.algorithms.test_student import SMALL, chasing
 from tests.policies.resumed import same
 from tests.policies.test_detector import SMALL as OF_PICTURES
 
-EYES = dataclasses.replace(OF_PICTURES, pool=3000, batch_size=64, epochs=2)
+EYES = dataclasses.replace(OF_PICTURES, pool=1000, batch_size=64, epochs=2)
 FEW = {**SMALL, "network": "gru", "total_steps": 16 * 8 * 6, "gaze_steps": 1024 * 32, "mirrors": False}
 
 
@@ -39,7 +39,7 @@ def quick(monkeypatch):
 
 def student(teacher, perception="pixels", **settings):
     task = make("soccer_vision_1v1", perception=perception, steps=20)
-    settings = {"eyes": "detector", "detector_steps": 9000, "watching": 0.4, **settings}
+    settings = {"eyes": "detector", "detector_steps": 3000, "watching": 0.4, **settings}
     return Student(task, StudentConfig(**{**FEW, "teacher": teacher, **settings}), 0)
 
 
@@ -119,7 +119,7 @@ def test_it_practises_near_to_what_it_was_taught(teacher):
 
 
 def test_with_the_errors_that_were_measured_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_path):
-    one = student(teacher, float16=False)
+    one = student(teacher, float16=False, gaze_steps=0)
     learning = one.learn()
     while "imitation_error" not in next(learning):
         pass
@@ -179,7 +179,7 @@ def test_its_detector_has_the_threads_that_it_is_given(teacher):
 def test_a_detector_that_learns_too_little_is_told(teacher, monkeypatch):
     monkeypatch.setattr("policies.algorithms.student.eyes.GAMES", 2)
     with pytest.raises(LearningError, match="errors need 100 things .* give algorithm.detector_steps more"):
-        learned(student(teacher, detector_steps=1000))
+        learned(student(teacher, detector_steps=1000, gaze_steps=0))
 
 
 def test_what_does_not_go_together_is_refused(teacher, tmp_path):

@@ -93,8 +93,8 @@ def addresses(places: set[str]) -> set[str]:
     return {place.partition(":")[0] for place in places}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("learners", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long  # of two test_learners_meet_at_an_address says it, and of one that continues the next but one below
+@pytest.mark.parametrize("learners", [2, 3])
 def test_the_number_of_learners_changes_no_bit(tmp_path, alone, learners):
     made = trained(tmp_path / "run", "algorithm.parts=3", f"learners={learners}")
     state = checkpoint.load(tmp_path / "run" / "checkpoint.npz")["algorithm"]

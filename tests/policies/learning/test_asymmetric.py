@@ -60,11 +60,11 @@ def test_who_sees_what():
 
 @pytest.mark.parametrize("kind", [Dsrl, DsrlNa])
 def test_it_continues_exactly_and_the_file_is_told_nothing(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("policies.learning.online.REPORT", 50)  # as many rows, of half as many steps
-    whole = kind(ToySight(), small(kind), 0)
-    rows, others = learned(whole, lambda: kind(ToySight(), small(kind), 1))
-    second = others[next(k for k, row in enumerate(rows) if row["env_steps"] >= 200.0)]
-    assert [*second.learn()][-1] == rows[-1] and rows[-1]["env_steps"] == 400.0
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    whole = kind(ToySight(), small(kind, total_steps=200), 0)
+    rows, others = learned(whole, lambda: kind(ToySight(), small(kind, total_steps=200), 1))
+    second = others[next(k for k, row in enumerate(rows) if row["env_steps"] >= 100.0)]
+    assert [*second.learn()][-1] == rows[-1] and rows[-1]["env_steps"] == 200.0
     for controller in (whole.controller(), *whole.baselines().values()):
         assert {s.name for s in export(controller, tmp_path / "policy.onnx").inputs} == {"position", "camera"}
     assert [*whole.baselines()] == ["random noise", "cut noise", "no noise"]

@@ -47,7 +47,9 @@ def test_one_episode_in_full():
 
 
 @pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Expo, partial(small_edit, Expo))])
-def test_learners_of_what_was_executed_continue_exactly(kind, settings):
+def test_learners_of_what_was_executed_continue_exactly(kind, settings, monkeypatch):
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    settings = partial(settings, total_steps=200)
     whole = kind(ToyReach(), settings(every_step=True), 0)
     rows, others = learned(whole, lambda: kind(ToyReach(), settings(every_step=True), 0))
     second = others[-2]

@@ -100,7 +100,7 @@ def seeing(**changes):
 
 
 def test_goals_of_policies_that_see_pictures_are_relabelled_too():
-    learner = DsrlNa(ToySpot(), seeing(hindsight=2), 0)
+    learner = DsrlNa(ToySpot(), seeing(hindsight=2, total_steps=300), 0)
     relabel, checked = learner.run.hindsight.transitions, 0
     (goal, position), points = (learner.insight.where()[name] for name in ("goal", "position")), slice(2, -2)
     assert (goal, position) == (slice(0, 2), slice(learner.insight.size - 2, learner.insight.size))
@@ -132,10 +132,11 @@ def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (DsrlNa, small_alias)])
-def test_learners_with_it_continue_exactly(kind, settings):
-    whole = kind(ToyGoals(), settings(hindsight=2), 0)
-    rows, others = learned(whole, lambda: kind(ToyGoals(), settings(hindsight=2), 0))
-    plain = kind(ToyGoals(), settings(hindsight=0, total_steps=400), 0)
+def test_learners_with_it_continue_exactly(kind, settings, monkeypatch):
+    monkeypatch.setattr("policies.learning.online.REPORT", 25)  # as many rows, of a quarter as many steps
+    whole = kind(ToyGoals(), settings(hindsight=2, total_steps=200), 0)
+    rows, others = learned(whole, lambda: kind(ToyGoals(), settings(hindsight=2, total_steps=200), 0))
+    plain = kind(ToyGoals(), settings(hindsight=0, total_steps=200), 0)
     list(plain.learn())
     assert whole.memory.prior.size > 2 * plain.memory.prior.size
     second = others[-2]

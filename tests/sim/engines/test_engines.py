@@ -168,6 +168,7 @@ def varied_flight(name, n=4):
     return state, nominal, changed, commands, [fly_reference(base, state, commands, p) for p in (nominal, changed)]
 
 
+@pytest.mark.thinned  # the next test has each engine take all of them
 @pytest.mark.parametrize("parameter", list(VARIATIONS))
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_parameter_means_the_same_in_every_engine(name, parameter):

@@ -120,7 +120,7 @@ def test_the_expert_succeeds(name: str, count: int):
     assert np.mean(succeeded) >= 0.87
 
 
-@pytest.mark.parametrize("name", ["FetchPush-v4", "FetchPickAndPlace-v4"])
+@pytest.mark.parametrize("name", ["FetchPush-v4", pytest.param("FetchPickAndPlace-v4", marks=pytest.mark.long)])
 def test_the_corrupted_expert_is_mediocre(name: str):
     succeeded = [e.succeeded for e in demonstrate(make(f"gymnasium/{name}"), 40, seed=1, corruption=1.0)]
     assert 0.1 < np.mean(succeeded) < 0.6  # 20-45 %, give or take what 40 episodes can tell
