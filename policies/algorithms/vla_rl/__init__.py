@@ -61,6 +61,7 @@ class VlaRlConfig:
     advantage: str = "gae"  # gae, with a critic, or grpo, within groups of episodes from the same beginning
     group: int = 6  # episodes from the same beginning, of grpo
     progress: float = 0.5  # weight of the process reward; 0: success alone
+    kept: bool = False  # how far a task was done counts at the end, too: failing near is better than far
     gamma: float = 0.97  # per chunk
     gae_lambda: float = 0.9
     curriculum: bool = True  # what is always done, or never, is practised seldom
@@ -93,6 +94,8 @@ class VlaRlConfig:
             raise ValueError(f"advantage {self.advantage!r} is not one of {', '.join(ADVANTAGES)}")
         if self.advantage == "grpo" and not 2 <= self.group <= self.episodes:
             raise ValueError(f"a group is two episodes at least, and not more than {self.episodes}, got {self.group}")
+        if self.kept and (self.advantage == "grpo" or not self.progress):
+            raise ValueError("kept=true is of the process reward, which advantage=grpo and progress=0 do without")
         for name in ("temperature", "learning_rate", "critic_learning_rate", "target_kl", "clip", "clip_above"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -136,7 +139,7 @@ class VlaRl(Stateful):
         self.potential = Progress(self.insight.size, self.generator)
         judged = self.insight.size + len(task.instructions) + 1
         self.critic = Critic(judged, config.critic_hidden, config.critic_learning_rate, self.generator)
-        self.curriculum = Curriculum(task, stream(seed, SPEAKING), even=not config.curriculum)
+        self.curriculum = Curriculum(task, stream(seed, SPEAKING), not config.curriculum, config.kept)
         self.localisation = Localisation(task, self.insight, self.improvement, config, self.generator)
         said = [instructions.learned for instructions in task.instructions]
         self.sentences = Sentences.of(self.cloning.encoder, said, self.cloning.told.shape[0])
@@ -231,7 +234,7 @@ class VlaRl(Stateful):
         x, thing = self.insight(chunks.seen), things[chunks.episode]
         potential = self.potential(x) if config.progress > 0.0 else torch.zeros(len(x))
         success = last & torch.from_numpy(chunks.success)[chunks.episode]
-        reward = rewarded(success, potential, last, config.progress, config.gamma)
+        reward = rewarded(success, potential, last, config.progress, config.gamma, config.kept)
         asked = torch.nn.functional.one_hot(thing, len(self.task.instructions))
         judged = torch.cat([x, asked, chunks.passed[:, None]], 1)
         value = self.critic(judged)

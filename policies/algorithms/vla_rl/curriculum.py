@@ -18,9 +18,9 @@ class Curriculum(Stateful):
 
     state_values = ("success", "following", "iterations")
 
-    def __init__(self, task: HasWords, seed: int, even: bool) -> None:
-        """In worlds of that seed; `even`: every thing as often."""
-        self.task, self.seed, self.even = task, seed, even
+    def __init__(self, task: HasWords, seed: int, even: bool, nearing: bool = False) -> None:
+        """In worlds of that seed; `even`: every thing as often; `nearing`: what always fails teaches, too."""
+        self.task, self.seed, self.even, self.nearing = task, seed, even, nearing
         things = len(task.instructions)
         self.success = np.full(things, 0.5)  # of each thing, lately
         self.following = np.zeros(things, np.int64)  # the first episode that was not drawn yet
@@ -28,7 +28,8 @@ class Curriculum(Stateful):
 
     def counts(self, total: int) -> NDArray[np.int64]:
         """How many episodes of each thing (things,), one at least, when there are so many in all."""
-        settled = (np.abs(self.success - 0.5) > 0.5 - SETTLED) & (not self.even)
+        from_middle = self.success - 0.5 if self.nearing else np.abs(self.success - 0.5)
+        settled = (from_middle > 0.5 - SETTLED) & (not self.even)
         weight = np.where(settled, SELDOM, 1.0)
         wanted = np.maximum(1.0, total * weight / weight.sum())
         counts: NDArray[np.int64] = np.floor(wanted).astype(np.int64)

@@ -187,6 +187,18 @@ def test_potentials_reward_progress_and_cancel():
     assert rewarded(success, potential, last, 0.0, 0.9).tolist() == [0.0, 0.0, 1.0, 0.0]
 
 
+def test_a_potential_that_is_kept_prefers_failing_near_to_failing_far():
+    last = torch.tensor([False, True, False, True, False, True])
+    success = torch.tensor([False, False, False, False, False, True])
+    potential = torch.tensor([0.2, 0.2, 0.2, 0.8, 0.2, 0.8])
+    for kept, told_apart in ((False, False), (True, True)):
+        reward = rewarded(success, potential, last, 0.5, 0.9, kept)
+        far, near, done = (float(reward[k] + 0.9 * reward[k + 1]) for k in (0, 2, 4))
+        assert done > max(near, far) + 0.5
+        assert (near > far + 0.1) == told_apart
+        assert told_apart or near == pytest.approx(far)
+
+
 def test_advantages_end_with_their_episode():
     last = torch.tensor([False, True, True])
     reward, value = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.5, 0.4, 0.1])
@@ -227,6 +239,9 @@ def test_what_is_settled_is_practised_seldom(task):
     curriculum.learn(np.array([0, 1]), np.array([False, True]))
     assert curriculum.success[0] == pytest.approx(0.7)
     assert Curriculum(task, 0, even=True).counts(3).sum() == 3
+    nearing = Curriculum(task, 0, even=False, nearing=True)
+    nearing.success[:] = 0.0, 1.0
+    assert nearing.counts(24).tolist() == [20, 4]
 
 
 def test_what_was_cloned_is_not_demonstrated_again(task, monkeypatch):
@@ -289,6 +304,7 @@ def test_words_become_their_neighbours():
         ({"advantage": "grpo", "group": 1}, "a group is two episodes at least"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"progress": -1.0}, "progress must not be negative"),
+        ({"kept": True, "progress": 0.0}, "kept=true is of the process reward"),
         ({"ema_decay": 1.5}, "within 0..1"),
         ({"blur": [1.0, 1.0, 1.0]}, "blur has one deviation"),
     ],
