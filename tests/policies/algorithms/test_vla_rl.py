@@ -9,7 +9,7 @@ import torch
 
 from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig
-from policies.algorithms.vla_rl import VlaRl, VlaRlConfig
+from policies.algorithms.vla_rl import VlaRl, VlaRlConfig, progress
 from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
 from policies.algorithms.vla_rl.insight import Insight, unseen
@@ -277,6 +277,22 @@ def test_progress_is_that_of_demonstrations(task):
         assert passed[-1] > passed[0] and shares(episode)[0] == 0.0
 
 
+def test_who_goes_astray_comes_away_from_the_end(task, monkeypatch):
+    monkeypatch.setattr(progress, "HAND", "position")
+    shown = demonstrated(unseen(task), cloned(episodes=12), 0)
+    insight, generator = Insight(task), torch.Generator().manual_seed(0)
+    insight.learn(shown)
+    potential = Progress(insight.size, generator)
+    potential.learn(shown, insight, generator, astray=1.0)
+    for episode in shown:
+        ended = {name: told[-1:] for name, told in episode.signals.items()}
+        way = ended["position"] - episode.signals["position"][0]
+        way *= 0.5 / np.linalg.norm(way)
+        beyond = insight.displaced(insight.see(ended), "position", way)
+        assert np.allclose(beyond, insight.see(ended | {"position": ended["position"] + way}), atol=1e-6)
+        assert potential(insight(beyond)) < potential(insight(insight.see(ended))) - 0.1
+
+
 def test_demonstrations_that_do_not_tell_what_critics_see_are_named(task):
     shown = demonstrated(unseen(task), cloned(episodes=2), 0)
     del shown[1].signals["goal"]
@@ -305,6 +321,8 @@ def test_words_become_their_neighbours():
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"progress": -1.0}, "progress must not be negative"),
         ({"kept": True, "progress": 0.0}, "kept=true is of the process reward"),
+        ({"astray": -0.1}, "astray must not be negative"),
+        ({"astray": 0.1}, "leads a hand_position astray, and"),
         ({"ema_decay": 1.5}, "within 0..1"),
         ({"blur": [1.0, 1.0, 1.0]}, "blur has one deviation"),
     ],
