@@ -28,7 +28,7 @@ from policies.algorithms.vla_rl.improvement import Improvement
 from policies.algorithms.vla_rl.insight import Insight, unseen
 from policies.algorithms.vla_rl.localisation import Localisation
 from policies.algorithms.vla_rl.practice import Chunks, Practice, Speak
-from policies.algorithms.vla_rl.progress import Progress
+from policies.algorithms.vla_rl.progress import HAND, Progress
 from policies.algorithms.vla_rl.returns import estimated, grouped, levelled, rewarded
 from policies.algorithms.vla_rl.start import take
 from policies.learning.demonstrations import demonstrated
@@ -61,6 +61,8 @@ class VlaRlConfig:
     advantage: str = "gae"  # gae, with a critic, or grpo, within groups of episodes from the same beginning
     group: int = 6  # episodes from the same beginning, of grpo
     progress: float = 0.5  # weight of the process reward; 0: success alone
+    kept: bool = False  # how far a task was done counts at the end, too: failing near is better than far
+    astray: float = 0.0  # m, up to which hands are off in what the process reward learns from demonstrations
     gamma: float = 0.97  # per chunk
     gae_lambda: float = 0.9
     curriculum: bool = True  # what is always done, or never, is practised seldom
@@ -93,10 +95,12 @@ class VlaRlConfig:
             raise ValueError(f"advantage {self.advantage!r} is not one of {', '.join(ADVANTAGES)}")
         if self.advantage == "grpo" and not 2 <= self.group <= self.episodes:
             raise ValueError(f"a group is two episodes at least, and not more than {self.episodes}, got {self.group}")
+        if self.kept and (self.advantage == "grpo" or not self.progress):
+            raise ValueError("kept=true is of the process reward, which advantage=grpo and progress=0 do without")
         for name in ("temperature", "learning_rate", "critic_learning_rate", "target_kl", "clip", "clip_above"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("progress", "entropy", "anchor", "critic_alone", "localisation"):
+        for name in ("progress", "astray", "entropy", "anchor", "critic_alone", "localisation"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in ("gamma", "gae_lambda", "ema_decay"):
@@ -133,10 +137,12 @@ class VlaRl(Stateful):
         blur = blurred(tokens, config.blur)
         self.improvement = Improvement(self.cloning.average, config, blur, self.learners)
         self.insight = Insight(task)
+        if config.astray and HAND not in (s.name for s in self.insight.signals):
+            raise ValueError(f"astray leads a {HAND} astray, and {task.name} has none: set algorithm.astray=0")
         self.potential = Progress(self.insight.size, self.generator)
         judged = self.insight.size + len(task.instructions) + 1
         self.critic = Critic(judged, config.critic_hidden, config.critic_learning_rate, self.generator)
-        self.curriculum = Curriculum(task, stream(seed, SPEAKING), even=not config.curriculum)
+        self.curriculum = Curriculum(task, stream(seed, SPEAKING), not config.curriculum, config.kept)
         self.localisation = Localisation(task, self.insight, self.improvement, config, self.generator)
         said = [instructions.learned for instructions in task.instructions]
         self.sentences = Sentences.of(self.cloning.encoder, said, self.cloning.told.shape[0])
@@ -173,7 +179,7 @@ class VlaRl(Stateful):
         self.cloning.shown = []
         self.insight.learn(shown)
         if self.config.progress > 0.0:
-            self.potential.learn(shown, self.insight, self.generator)
+            self.potential.learn(shown, self.insight, self.generator, self.config.astray)
         self.improvement.begin()
         self.ready = True
 
@@ -231,7 +237,7 @@ class VlaRl(Stateful):
         x, thing = self.insight(chunks.seen), things[chunks.episode]
         potential = self.potential(x) if config.progress > 0.0 else torch.zeros(len(x))
         success = last & torch.from_numpy(chunks.success)[chunks.episode]
-        reward = rewarded(success, potential, last, config.progress, config.gamma)
+        reward = rewarded(success, potential, last, config.progress, config.gamma, config.kept)
         asked = torch.nn.functional.one_hot(thing, len(self.task.instructions))
         judged = torch.cat([x, asked, chunks.passed[:, None]], 1)
         value = self.critic(judged)

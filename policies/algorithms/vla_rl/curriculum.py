@@ -18,9 +18,9 @@ class Curriculum(Stateful):
 
     state_values = ("success", "following", "iterations")
 
-    def __init__(self, task: HasWords, seed: int, even: bool) -> None:
-        """In worlds of that seed; `even`: every thing as often."""
-        self.task, self.seed, self.even = task, seed, even
+    def __init__(self, task: HasWords, seed: int, even: bool, nearing: bool = False) -> None:
+        """In worlds of that seed; `even`: every thing as often; `nearing`: the more of it fails, the more often."""
+        self.task, self.seed, self.even, self.nearing = task, seed, even, nearing
         things = len(task.instructions)
         self.success = np.full(things, 0.5)  # of each thing, lately
         self.following = np.zeros(things, np.int64)  # the first episode that was not drawn yet
@@ -28,8 +28,11 @@ class Curriculum(Stateful):
 
     def counts(self, total: int) -> NDArray[np.int64]:
         """How many episodes of each thing (things,), one at least, when there are so many in all."""
-        settled = (np.abs(self.success - 0.5) > 0.5 - SETTLED) & (not self.even)
-        weight = np.where(settled, SELDOM, 1.0)
+        if self.nearing and not self.even:
+            weight = np.maximum(1.0 - self.success, SELDOM)
+        else:
+            settled = (np.abs(self.success - 0.5) > 0.5 - SETTLED) & (not self.even)
+            weight = np.where(settled, SELDOM, 1.0)
         wanted = np.maximum(1.0, total * weight / weight.sum())
         counts: NDArray[np.int64] = np.floor(wanted).astype(np.int64)
         for thing in np.argsort(counts - wanted, kind="stable")[: max(0, total - int(counts.sum()))]:

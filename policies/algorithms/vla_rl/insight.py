@@ -46,6 +46,12 @@ class Insight(Stateful):
         """(n, size) of signals (n, *shape), as they are."""
         return seen(self.pairs, spec.pack(self.signals, signals))
 
+    def displaced(self, seen_: Array, name: str, by: Array) -> Array:
+        """What would be seen (n, size) in place of that, if this signal were another by so much (n, k)."""
+        told = seen_[:, : spec.size(self.signals)].copy()
+        told[:, spec.slices(self.signals)[name]] += by
+        return seen(self.pairs, told)
+
     def learn(self, episodes: list[Episode]) -> None:
         """What is usual. LearningError where demonstrations lack something of it."""
         if found := lacking(episodes, [s.name for s in self.signals]):

@@ -11,12 +11,17 @@ SMALLEST = 0.06  # deviation of advantages, below which they are not blown up
 LARGEST = 4.0  # advantage, in deviations
 
 
-def rewarded(success: Tensor, potential: Tensor, last: Tensor, weight: float, gamma: float) -> Tensor:
+def rewarded(
+    success: Tensor, potential: Tensor, last: Tensor, weight: float, gamma: float, kept: bool = False
+) -> Tensor:
     """(n,) of chunks, episode after episode: 1 with a success, and `weight` times what the potential (n,) rises.
 
-    `success` (n,): the chunk ended its episode well; `last` (n,): it ended it, and nothing has a potential any more.
+    `success` (n,): the chunk ended its episode well; `last` (n,): it ended it, and nothing has a potential any more;
+    or, `kept`, who succeeded has 1, and who did not has what his last chunk began with.
     """
-    following = torch.cat([potential[1:], potential.new_zeros(1)]).masked_fill(last, 0.0)
+    following = torch.cat([potential[1:], potential.new_zeros(1)])
+    end = torch.where(success, torch.ones_like(potential), potential) if kept else torch.zeros_like(potential)
+    following = torch.where(last, end, following)
     return success.float() + weight * (gamma * following - potential)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig
-from policies.algorithms.vla_rl import VlaRl, VlaRlConfig
+from policies.algorithms.vla_rl import VlaRl, VlaRlConfig, progress
 from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
 from policies.algorithms.vla_rl.insight import Insight, unseen
@@ -187,6 +187,18 @@ def test_potentials_reward_progress_and_cancel():
     assert rewarded(success, potential, last, 0.0, 0.9).tolist() == [0.0, 0.0, 1.0, 0.0]
 
 
+def test_a_potential_that_is_kept_prefers_failing_near_to_failing_far():
+    last = torch.tensor([False, True, False, True, False, True])
+    success = torch.tensor([False, False, False, False, False, True])
+    potential = torch.tensor([0.2, 0.2, 0.2, 0.8, 0.2, 0.8])
+    for kept, told_apart in ((False, False), (True, True)):
+        reward = rewarded(success, potential, last, 0.5, 0.9, kept)
+        far, near, done = (float(reward[k] + 0.9 * reward[k + 1]) for k in (0, 2, 4))
+        assert done > max(near, far) + 0.5
+        assert (near > far + 0.1) == told_apart
+        assert told_apart or near == pytest.approx(far)
+
+
 def test_advantages_end_with_their_episode():
     last = torch.tensor([False, True, True])
     reward, value = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.5, 0.4, 0.1])
@@ -227,6 +239,9 @@ def test_what_is_settled_is_practised_seldom(task):
     curriculum.learn(np.array([0, 1]), np.array([False, True]))
     assert curriculum.success[0] == pytest.approx(0.7)
     assert Curriculum(task, 0, even=True).counts(3).sum() == 3
+    nearing = Curriculum(task, 0, even=False, nearing=True)
+    nearing.success[:] = 0.0, 1.0
+    assert nearing.counts(24).tolist() == [20, 4]
 
 
 def test_what_was_cloned_is_not_demonstrated_again(task, monkeypatch):
@@ -262,6 +277,22 @@ def test_progress_is_that_of_demonstrations(task):
         assert passed[-1] > passed[0] and shares(episode)[0] == 0.0
 
 
+def test_who_goes_astray_comes_away_from_the_end(task, monkeypatch):
+    monkeypatch.setattr(progress, "HAND", "position")
+    shown = demonstrated(unseen(task), cloned(episodes=12), 0)
+    insight, generator = Insight(task), torch.Generator().manual_seed(0)
+    insight.learn(shown)
+    potential = Progress(insight.size, generator)
+    potential.learn(shown, insight, generator, astray=1.0)
+    for episode in shown:
+        ended = {name: told[-1:] for name, told in episode.signals.items()}
+        way = ended["position"] - episode.signals["position"][0]
+        way *= 0.5 / np.linalg.norm(way)
+        beyond = insight.displaced(insight.see(ended), "position", way)
+        assert np.allclose(beyond, insight.see(ended | {"position": ended["position"] + way}), atol=1e-6)
+        assert potential(insight(beyond)) < potential(insight(insight.see(ended))) - 0.1
+
+
 def test_demonstrations_that_do_not_tell_what_critics_see_are_named(task):
     shown = demonstrated(unseen(task), cloned(episodes=2), 0)
     del shown[1].signals["goal"]
@@ -289,6 +320,9 @@ def test_words_become_their_neighbours():
         ({"advantage": "grpo", "group": 1}, "a group is two episodes at least"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"progress": -1.0}, "progress must not be negative"),
+        ({"kept": True, "progress": 0.0}, "kept=true is of the process reward"),
+        ({"astray": -0.1}, "astray must not be negative"),
+        ({"astray": 0.1}, "leads a hand_position astray, and"),
         ({"ema_decay": 1.5}, "within 0..1"),
         ({"blur": [1.0, 1.0, 1.0]}, "blur has one deviation"),
     ],
