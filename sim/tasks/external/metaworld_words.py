@@ -83,6 +83,23 @@ PLACES: dict[str, Any] = {  # practice that is told where things are: some 350 C
     "algorithm.ema_decay": 0.95,
 }
 
+GOOD: dict[str, Any] = {  # the same of three good demonstrations of each task: some 600 CPU-s
+    **PLACES,
+    "algorithm.clone.episodes": 21,
+    "algorithm.clone.corruption": 0.0,
+    "algorithm.clone.jitter": 0.15,
+    "algorithm.iterations": 60,
+    "algorithm.curriculum": True,
+    "algorithm.progress": 1.0,
+    "algorithm.kept": True,
+    "algorithm.astray": 0.3,
+    "algorithm.gae_lambda": 0.5,
+    "algorithm.batch_size": 128,
+    "algorithm.learning_rate": 5e-4,
+    "algorithm.target_kl": 0.25,
+    "algorithm.clip": 0.3,
+    "algorithm.clip_above": 0.4,
+}
 LOOKING: dict[str, Any] = {  # practice from pictures, of a clone that is told where things are in them: 1 200 CPU-s
     **{name: value for name, value in PLACES.items() if name != "task.cameras"},
     "algorithm.clone.network.places": True,
@@ -133,7 +150,7 @@ class MetaWorldWords(MetaWorldMany):
             "default": PICTURES,
             "tokens": {},  # bins, and neither choices nor places
         },
-        "vla_rl": {"default": LOOKING, "places": PLACES, "tokens": BLUR},
+        "vla_rl": {"default": LOOKING, "places": PLACES, "good": GOOD, "tokens": BLUR},
     }
 
     config: WordsSettings

@@ -241,6 +241,15 @@ def test_practice_from_pictures_is_that_from_places_with_a_localiser():
     assert not compose([*words, "quality=tokens"]).algorithm_config.clone.network.choice
 
 
+def test_practice_of_good_demonstrations_is_a_recipe():
+    from policies.runner.config import compose
+
+    found = compose(["task=metaworld/words", "algorithm=vla_rl", "quality=good"])
+    practice = found.algorithm_config
+    assert not found.task_config.cameras and practice.clone.corruption == 0.0 and practice.clone.episodes == 21
+    assert practice.kept and practice.astray and practice.blur == [3.0, 3.0, 3.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
