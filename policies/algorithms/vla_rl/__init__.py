@@ -65,7 +65,7 @@ class VlaRlConfig:
     astray: float = 0.0  # m, up to which hands are off in what the process reward learns from demonstrations
     gamma: float = 0.97  # per chunk
     gae_lambda: float = 0.9
-    curriculum: bool = True  # what is always done, or never, is practised seldom
+    curriculum: bool = True  # what is always done, or never, is practised seldom; with `kept` what fails more, more
     critic_hidden: list[int] = field(default_factory=lambda: [128, 128])
     critic_learning_rate: float = 1e-3
     critic_passes: int = 12  # per iteration

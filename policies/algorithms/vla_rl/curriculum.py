@@ -28,10 +28,12 @@ class Curriculum(Stateful):
 
     def counts(self, total: int) -> NDArray[np.int64]:
         """How many episodes of each thing (things,), one at least, when there are so many in all."""
-        if self.nearing and not self.even:
+        if self.even:
+            weight = np.ones(len(self.success))
+        elif self.nearing:
             weight = np.maximum(1.0 - self.success, SELDOM)
         else:
-            settled = (np.abs(self.success - 0.5) > 0.5 - SETTLED) & (not self.even)
+            settled = np.abs(self.success - 0.5) > 0.5 - SETTLED
             weight = np.where(settled, SELDOM, 1.0)
         wanted = np.maximum(1.0, total * weight / weight.sum())
         counts: NDArray[np.int64] = np.floor(wanted).astype(np.int64)

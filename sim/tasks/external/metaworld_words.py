@@ -61,9 +61,8 @@ PICTURES: dict[str, Any] = {  # a clone that is told where things are in its pic
     "algorithm.localisation": 1500,
     "algorithm.updates": 2000,
 }
-PLACES: dict[str, Any] = {  # practice that is told where things are: some 350 CPU-s
+PRACTICE: dict[str, Any] = {  # of a clone of mediocre demonstrations
     **BLUR,
-    "task.cameras": [],
     "algorithm.clone.episodes": 70,
     "algorithm.clone.corruption": 2.0,
     "algorithm.clone.updates": 3000,
@@ -82,7 +81,7 @@ PLACES: dict[str, Any] = {  # practice that is told where things are: some 350 C
     "algorithm.anchor": 0.01,
     "algorithm.ema_decay": 0.95,
 }
-
+PLACES: dict[str, Any] = {**PRACTICE, "task.cameras": []}  # told where things are: some 350 CPU-s
 GOOD: dict[str, Any] = {  # the same of three good demonstrations of each task: some 600 CPU-s
     **PLACES,
     "algorithm.clone.episodes": 21,
@@ -101,7 +100,7 @@ GOOD: dict[str, Any] = {  # the same of three good demonstrations of each task: 
     "algorithm.clip_above": 0.4,
 }
 LOOKING: dict[str, Any] = {  # practice from pictures, of a clone that is told where things are in them: 1 200 CPU-s
-    **{name: value for name, value in PLACES.items() if name != "task.cameras"},
+    **PRACTICE,
     "algorithm.clone.network.places": True,
     "algorithm.clone.network.looks": False,
     "algorithm.clone.glimpses": 700,
